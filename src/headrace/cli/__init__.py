@@ -1,0 +1,42 @@
+"""The `headrace` command: one module per sub-command, registered here by name."""
+
+from __future__ import annotations
+
+import sys
+
+import typer
+
+import headrace
+from headrace.errors import HeadraceError
+
+__all__ = ["app", "main"]
+
+app = typer.Typer(
+    name="headrace",
+    help="Train, quantise and serve models on one box.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+)
+
+
+def _version(show: bool) -> None:
+    if show:
+        typer.echo(f"headrace {headrace.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Print the version."),
+) -> None:
+    pass
+
+
+def main() -> None:
+    """Entry point: errors of the Headrace tree become one clear line and exit status 1."""
+    try:
+        app()
+    except HeadraceError as error:
+        typer.echo(f"headrace: {error}", err=True)
+        sys.exit(1)

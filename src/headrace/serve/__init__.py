@@ -1,0 +1,1 @@
+"""The inference plane: requests in, one pipeline of stages, answers out."""

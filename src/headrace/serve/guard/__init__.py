@@ -1,0 +1,1 @@
+"""Checks before any model sees a request."""

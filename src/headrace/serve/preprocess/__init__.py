@@ -1,0 +1,1 @@
+"""Stages that turn raw input into tensors."""

@@ -1,0 +1,1 @@
+"""When and where a queued row runs."""

@@ -1,0 +1,1 @@
+"""Contract suites shipped to implementers."""
