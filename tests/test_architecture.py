@@ -55,7 +55,7 @@ def sources(checkout: Path) -> dict[str, set[str]]:
 
 def test_imports_point_down(checkout: Path) -> None:
     linter = Path(sys.executable).with_name("lint-imports")
-    report = subprocess.run([linter, "--no-cache"], cwd=checkout, capture_output=True, text=True)
+    report = subprocess.run([linter, "--no-cache"], cwd=checkout, capture_output=True, text=True, check=False)
     assert report.returncode == 0, report.stdout + report.stderr
 
 

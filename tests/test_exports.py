@@ -1,0 +1,94 @@
+"""The public surface is what `__all__` says, no more and no less, and it changes only on purpose."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import os
+import pkgutil
+import re
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+import headrace
+
+UPDATE = "HEADRACE_UPDATE_EXPORTS"
+
+
+def _public_modules() -> list[str]:
+    found = pkgutil.walk_packages(headrace.__path__, "headrace.", onerror=lambda _: None)
+    names = ["headrace", *(module.name for module in found)]
+    return [name for name in names if not any(part.startswith("_") for part in name.split("."))]
+
+
+MODULES = _public_modules()
+
+
+def _own(module: ModuleType) -> set[str]:
+    """Public functions and classes written in the module itself."""
+    return {
+        name
+        for name, value in vars(module).items()
+        if not name.startswith("_")
+        and (inspect.isclass(value) or inspect.isfunction(value))
+        and value.__module__ == module.__name__
+    }
+
+
+def _order(name: str) -> tuple[int, list[str | int]]:
+    """Constants, then classes, then the rest; numbers within names by value (the order ruff's RUF022 keeps)."""
+    kind = 0 if name.isupper() and len(name) > 1 else 1 if name[:1].isupper() else 2
+    return kind, [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", name)]
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_all_is_what_the_module_defines(name: str) -> None:
+    module = importlib.import_module(name)
+    exported = getattr(module, "__all__", None)
+    own = _own(module)
+    if exported is None:
+        assert not own, f"{name} defines {sorted(own)} but has no __all__"
+        return
+    assert [entry for entry in exported if not hasattr(module, entry)] == [], f"{name}.__all__ names what is not there"
+    assert list(exported) == sorted(set(exported), key=_order), f"{name}.__all__ is not sorted or repeats a name"
+    if not name.startswith("headrace.cli"):  # commands are reached through the command line, by their own names
+        assert own <= set(exported), f"{name}: start {sorted(own - set(exported))} with _ or add them to __all__"
+
+
+def _parameters(value: object) -> str:
+    """`(a, *, b=)`: the names by which a caller may pass arguments, or "" where Python knows no signature."""
+    try:
+        parameters = list(inspect.signature(value).parameters.values())  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        return ""
+    if [p.kind for p in parameters] == [inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD]:
+        return ""
+    plain = [p.replace(annotation=p.empty, default=p.empty if p.default is p.empty else ...) for p in parameters]
+    return str(inspect.Signature(plain)).replace("Ellipsis", "")
+
+
+def _surface() -> list[str]:
+    lines = []
+    for name in MODULES:
+        module = importlib.import_module(name)
+        for entry in getattr(module, "__all__", ()):
+            value = getattr(module, entry)
+            callable_here = (inspect.isclass(value) or inspect.isfunction(value)) and not name.startswith("headrace.cli")
+            lines.append(f"{name}.{entry}{_parameters(value) if callable_here else ''}")
+    return sorted(lines)
+
+
+def test_the_public_surface_changes_only_on_purpose(checkout: Path) -> None:
+    golden = checkout / "tests" / "golden" / "exports.txt"
+    surface = _surface()
+    if os.environ.get(UPDATE):
+        golden.write_text("\n".join(surface) + "\n", "utf-8")
+    known = golden.read_text("utf-8").splitlines()
+    added = [f"+ {line}" for line in surface if line not in known]
+    gone = [f"- {line}" for line in known if line not in surface]
+    assert not added + gone, "\n".join(
+        ["the public surface changed; if that is meant, note it in CHANGELOG.md and run", ""]
+        + [f"  {UPDATE}=1 .venv/bin/pytest tests/test_exports.py", "", *gone, *added]
+    )
