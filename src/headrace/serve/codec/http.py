@@ -1,0 +1,361 @@
+"""HTTP/1.1 on one socket: bytes in, `Request` out to the application, `Response` back in request order.
+
+Parsing is llhttp's (through httptools); this file owns what surrounds it: limits, pipelining, lingering close, and the
+receive path. A large body is received straight into its own buffer (no copy in user space), laid out so that the first
+binary tensor starts on a 64-byte boundary. Measured against ASGI servers, which spend most of a small request on a
+task and four coroutine switches, this is about three times faster (`headrace bench serve`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Protocol, cast
+
+import httptools
+import numpy as np
+
+from headrace.errors import HeadraceError, InvalidInput, PayloadTooLarge, Unavailable
+from headrace.serve.codec.message import (
+    REASONS,
+    HeadersTooLarge,
+    Limits,
+    Request,
+    RequestTimeout,
+    Response,
+    error_response,
+)
+
+__all__ = ["Application", "HttpProtocol"]
+
+DIRECT_BODY_BYTES = 64 * 1024
+"""Bodies at least this long bypass the parser and are received into their own buffer."""
+
+SCRATCH_BYTES = 256 * 1024
+"""Size of the receive buffer that all connections of a server share."""
+
+LINGER_S = 2.0
+ALIGNMENT = 64
+
+
+class Application(Protocol):
+    """What the protocol needs of the server it belongs to."""
+
+    limits: Limits
+    scratch: memoryview
+    connections: set[HttpProtocol]
+    draining: bool
+
+    def handle(self, request: Request, /) -> None:
+        """Answer `request` now or later through `request.respond`; must not raise."""
+
+    def date(self) -> str:
+        """The `Date` header's value, cached for a second."""
+
+
+class HttpProtocol(asyncio.BufferedProtocol):
+    """One connection: idle -> head -> body -> (queued, busy) -> idle; or discarding input, when it is to be closed."""
+
+    def __init__(self, app: Application) -> None:
+        self.peer = ""
+        self._app = app
+        self._transport: asyncio.Transport = cast(asyncio.Transport, None)
+        self._parser = httptools.HttpRequestParser(self)
+        self._target = b""
+        self._headers: dict[bytes, bytes] = {}
+        self._header_bytes = 0  # of the parsed head
+        self._head_bytes = 0  # fed to the parser since the head began, parsed or not
+        self._incoming: Request | None = None
+        self._chunks: list[bytes] = []
+        self._received = 0
+        self._buffer: memoryview | None = None
+        self._upgrade = False
+        self._queue: deque[Request] = deque()
+        self._busy: Request | None = None
+        self._fault: HeadraceError | None = None
+        self._discarding = False
+        self._paused_at: float | None = None
+        self._since = time.monotonic()
+        self._progress = self._since
+        self._in_head = False
+
+    # -- connection ---------------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        name = transport.get_extra_info("peername")
+        self.peer = name[0] if isinstance(name, tuple) else "local"
+        self._app.connections.add(self)
+        if len(self._app.connections) > self._app.limits.max_connections:
+            self._reject(Unavailable(f"more than {self._app.limits.max_connections} connections"))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._app.connections.discard(self)
+        for request in (self._busy, *self._queue):
+            if request is not None and request.ctx is not None:
+                request.ctx.cancel()
+        self._busy = None
+        self._queue.clear()
+        self._discarding = True
+
+    def eof_received(self) -> bool:
+        return False
+
+    def pause_writing(self) -> None:
+        self._paused_at = time.monotonic()
+
+    def resume_writing(self) -> None:
+        self._paused_at = None
+        self._next()
+
+    # -- bytes in -----------------------------------------------------------------------------------------------
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        if self._buffer is not None and not self._discarding:
+            return self._buffer[self._received :]
+        return self._app.scratch
+
+    def buffer_updated(self, nbytes: int) -> None:
+        if self._discarding:
+            return
+        if self._buffer is not None:
+            self._received += nbytes
+            self._progress = time.monotonic()
+            if self._received == len(self._buffer):
+                self._parser = httptools.HttpRequestParser(self)
+                self._complete(self._buffer)
+            return
+        self._feed(self._app.scratch[:nbytes])
+
+    def _feed(self, data: memoryview) -> None:
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade as upgrade:
+            self._ignore_upgrade(bytes(data[upgrade.args[0] :]))
+        except httptools.HttpParserError as error:
+            self._fault = self._fault or InvalidInput(f"not a valid HTTP/1.1 request: {error}")
+        if self._fault is not None:
+            self._reject(self._fault)
+            return
+        if self._in_head:
+            self._head_bytes += len(data)
+            if self._head_bytes > self._app.limits.max_header_bytes + SCRATCH_BYTES:
+                self._reject(self._headers_too_large())
+
+    def _headers_too_large(self) -> HeadersTooLarge:
+        return HeadersTooLarge(f"request line and headers exceed {self._app.limits.max_header_bytes} bytes")
+
+    # -- parser callbacks (an exception here would be swallowed into a parser error, so faults are noted instead) ----
+
+    def on_message_begin(self) -> None:
+        self._target = b""
+        self._headers = {}
+        self._header_bytes = self._head_bytes = 0
+        self._in_head = True
+        self._since = time.monotonic()
+
+    def on_url(self, url: bytes) -> None:
+        self._target += url
+        self._header_bytes += len(url)
+        if self._header_bytes > self._app.limits.max_header_bytes:
+            self._fault = self._headers_too_large()
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._header_bytes += len(name) + len(value)
+        if self._header_bytes > self._app.limits.max_header_bytes:
+            self._fault = self._headers_too_large()
+            return
+        name = name.lower()
+        known = self._headers.get(name)
+        self._headers[name] = value if known is None else known + b", " + value
+
+    def on_headers_complete(self) -> None:
+        parser, headers = self._parser, self._headers
+        self._in_head = False
+        request = Request(self, parser.get_method().decode("latin-1"), self._target, headers)
+        request.keep_alive = parser.should_keep_alive()
+        self._incoming = request
+        self._received = 0
+        self._upgrade = parser.should_upgrade()
+        self._since = self._progress = time.monotonic()
+        length = int(headers.get(b"content-length", b"0")) if not self._fault else 0
+        if length > self._app.limits.max_body_bytes:
+            self._fault = PayloadTooLarge(
+                f"body of {length} bytes; at most {self._app.limits.max_body_bytes} are accepted"
+            )
+        if self._fault is not None:
+            return
+        if length >= DIRECT_BODY_BYTES:
+            self._buffer = _aligned_buffer(length, headers.get(b"inference-header-content-length", b""))
+        if headers.get(b"expect", b"").lower() == b"100-continue":
+            self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+
+    def on_body(self, chunk: bytes) -> None:
+        if self._fault is not None:
+            return
+        end = self._received + len(chunk)
+        if self._buffer is not None:
+            self._buffer[self._received : end] = chunk
+        elif end > self._app.limits.max_body_bytes:
+            self._fault = PayloadTooLarge(f"body longer than {self._app.limits.max_body_bytes} bytes")
+        else:
+            self._chunks.append(chunk)
+        self._received = end
+        self._progress = time.monotonic()
+
+    def on_message_complete(self) -> None:
+        if self._upgrade or self._fault is not None:
+            return
+        chunks = self._chunks
+        if self._buffer is not None:
+            self._complete(self._buffer)
+        else:
+            self._complete(chunks[0] if len(chunks) == 1 else b"".join(chunks))
+
+    def _ignore_upgrade(self, rest: bytes) -> None:
+        """Serve a request that offers another protocol as plain HTTP/1.1: its body begins right after the head."""
+        self._upgrade = False
+        self._parser = httptools.HttpRequestParser(self)
+        request = self._incoming
+        if request is None or b"transfer-encoding" in request.headers:
+            self._fault = InvalidInput("a chunked request cannot ask for a protocol upgrade")
+            return
+        length = int(request.headers.get(b"content-length", b"0"))
+        body, rest = rest[:length], rest[length:]
+        if self._buffer is None:
+            self._buffer = memoryview(bytearray(length))
+        self._buffer[: len(body)] = body
+        self._received = len(body)
+        if self._received == length:
+            self._complete(self._buffer)
+            if rest:
+                self._feed(memoryview(rest))
+
+    # -- requests out, responses back ------------------------------------------------------------------------------
+
+    def _complete(self, body: bytes | memoryview) -> None:
+        request = self._incoming
+        assert request is not None
+        request.body = body
+        self._incoming = None
+        self._buffer = None
+        self._chunks = []
+        self._received = 0
+        self._in_head = False
+        self._since = time.monotonic()
+        if self._busy is not None or self._paused_at is not None:
+            self._queue.append(request)
+            if len(self._queue) >= self._app.limits.max_pipelined:
+                self._transport.pause_reading()
+            return
+        self._busy = request
+        self._app.handle(request)
+
+    def respond(self, request: Request, response: Response) -> None:
+        if request is not self._busy:
+            return  # the client is gone, or the request was answered already
+        self._busy = None
+        keep = request.keep_alive and not self._app.draining and self._fault is None
+        self._send(response, keep, head_only=request.method == "HEAD")
+        if not keep:
+            self._close_gently()
+            return
+        self._since = time.monotonic()
+        if self._queue:
+            self._next()
+
+    def _next(self) -> None:
+        if self._queue and self._busy is None and self._paused_at is None and not self._discarding:
+            request = self._queue.popleft()
+            if len(self._queue) < self._app.limits.max_pipelined:
+                self._transport.resume_reading()
+            self._busy = request
+            self._app.handle(request)
+
+    def _send(self, response: Response, keep: bool, head_only: bool = False) -> None:
+        if self._transport.is_closing():
+            return
+        status, body = response.status, response.body
+        length = sum(map(_nbytes, body)) if len(body) != 1 else _nbytes(body[0])
+        kind = f"content-type: {response.content_type}\r\n" if length else ""
+        head = (
+            f"HTTP/1.1 {status} {REASONS.get(status, 'Unknown')}\r\ndate: {self._app.date()}\r\n{kind}"
+            f"content-length: {length}\r\n{response.headers}{'' if keep else 'connection: close' + CRLF}\r\n"
+        ).encode("latin-1")
+        if head_only:
+            self._transport.write(head)
+        elif length < DIRECT_BODY_BYTES:
+            self._transport.write(b"".join((head, *body)))
+        else:
+            self._transport.write(head)
+            for part in body:
+                self._transport.write(part)
+
+    def _reject(self, error: HeadraceError) -> None:
+        """Answer a request that never became one, then close; a request being answered is finished first."""
+        self._fault = error
+        self._discarding = True
+        self._incoming = None
+        self._buffer = None
+        self._chunks = []
+        self._queue.clear()
+        if self._busy is None:
+            self._send(error_response(error), keep=False)
+            self._close_gently()
+
+    def _close_gently(self) -> None:
+        """Close once all is sent; after a fault keep discarding input for a moment, since closing on unread bytes
+        would reset the connection before the client has read the answer."""
+        self._since = time.monotonic()
+        if self._fault is None:
+            self._transport.close()
+        elif self._transport.can_write_eof() and not self._transport.is_closing():
+            self._transport.write_eof()
+
+    # -- time --------------------------------------------------------------------------------------------------
+
+    def sweep(self, now: float) -> None:
+        """Cut a peer that is too slow; called about once a second with `time.monotonic()`."""
+        limits = self._app.limits
+        if self._discarding:
+            if self._busy is None and now - self._since > LINGER_S:
+                self._transport.abort()
+        elif self._paused_at is not None and now - self._paused_at > limits.write_timeout_s:
+            self._transport.abort()
+        elif self._in_head and now - self._since > limits.header_timeout_s:
+            self._reject(RequestTimeout(f"headers not complete within {limits.header_timeout_s:g} s"))
+        elif self._incoming is not None:
+            silent, took = now - self._progress, now - self._since
+            if silent > limits.body_timeout_s or (
+                took > limits.body_timeout_s and self._received < took * limits.min_body_rate
+            ):
+                self._reject(RequestTimeout(f"body too slow: {self._received} bytes in {took:.1f} s"))
+        elif self._busy is None and (self._app.draining or now - self._since > limits.keep_alive_s):
+            self._transport.close()
+
+    def idle(self) -> bool:
+        return self._busy is None and self._incoming is None and not self._queue
+
+    def close(self) -> None:
+        self._transport.close()
+
+    def abort(self) -> None:
+        self._transport.abort()
+
+
+CRLF = "\r\n"
+_nbytes: Callable[[bytes | memoryview], int] = lambda part: part.nbytes if isinstance(part, memoryview) else len(part)  # noqa: E731
+
+
+def _aligned_buffer(length: int, header_length: bytes) -> memoryview:
+    """A body buffer whose byte `header_length` (where binary tensors begin) lies on a 64-byte boundary.
+
+    NumPy's allocation is not touched before data arrives, so a client that announces much and sends little costs
+    address space, not memory.
+    """
+    lead = int(header_length) if header_length.isdigit() and int(header_length) <= length else 0
+    raw = np.empty(length + ALIGNMENT, np.uint8)
+    offset = -(raw.ctypes.data + lead) % ALIGNMENT
+    return raw[offset : offset + length].data

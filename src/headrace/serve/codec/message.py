@@ -1,0 +1,114 @@
+"""HTTP messages as the server sees them: `Request`, `Response`, the `Limits` one client is held to, error bodies."""
+
+from __future__ import annotations
+
+import time
+from typing import Protocol
+
+import msgspec
+
+from headrace.core.context import Context
+from headrace.errors import HeadraceError, InvalidInput
+
+__all__ = ["REASONS", "HeadersTooLarge", "Limits", "Request", "RequestTimeout", "Response", "error_response"]
+
+REASONS = {
+    200: "OK", 202: "Accepted", 204: "No Content", 307: "Temporary Redirect", 400: "Bad Request", 401: "Unauthorized",
+    403: "Forbidden", 404: "Not Found", 405: "Method Not Allowed", 408: "Request Timeout", 409: "Conflict",
+    413: "Content Too Large", 415: "Unsupported Media Type", 422: "Unprocessable Content", 429: "Too Many Requests",
+    431: "Request Header Fields Too Large", 499: "Client Closed Request", 500: "Internal Server Error",
+    501: "Not Implemented", 503: "Service Unavailable", 504: "Gateway Timeout",
+}  # fmt: skip
+
+
+class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What one client may use. Sizes in bytes, times in seconds."""
+
+    max_header_bytes: int = 32 * 1024
+    max_body_bytes: int = 64 * 1024 * 1024
+    max_connections: int = 4096
+    max_concurrency: int = 2048
+    max_pipelined: int = 16
+    header_timeout_s: float = 10.0
+    body_timeout_s: float = 30.0
+    """Longest silence while a body is being sent."""
+    min_body_rate: float = 1024.0
+    """Bytes a second a body must average after `body_timeout_s`."""
+    write_timeout_s: float = 30.0
+    keep_alive_s: float = 75.0
+
+
+class HeadersTooLarge(InvalidInput):
+    http_status = 431
+
+
+class RequestTimeout(InvalidInput):
+    http_status, grpc_status = 408, "DEADLINE_EXCEEDED"
+
+
+class Response(msgspec.Struct):
+    """Status, body buffers (sent without joining) and extra header lines (each `name: value\\r\\n`)."""
+
+    body: tuple[bytes | memoryview, ...] = ()
+    status: int = 200
+    content_type: str = "application/json"
+    headers: str = ""
+
+
+class Connection(Protocol):
+    """The request's way back."""
+
+    peer: str
+
+    def respond(self, request: Request, response: Response, /) -> None: ...
+
+
+class Request:
+    """One complete request.
+
+    Attributes:
+        method, path, query: As sent, percent-decoding left to the router.
+        headers: Lower-case names to values; a repeated header's values are joined by ", ".
+        body: The whole body; a large one is a view of its own buffer.
+        ctx: Set by the application; cancelled when the client goes away.
+    """
+
+    __slots__ = ("_connection", "body", "ctx", "headers", "keep_alive", "method", "path", "query", "started_s")
+
+    def __init__(self, connection: Connection, method: str, target: bytes, headers: dict[bytes, bytes]) -> None:
+        self._connection = connection
+        self.method = method
+        path, _, query = target.partition(b"?")
+        self.path = path.decode("latin-1")
+        self.query = query.decode("latin-1")
+        self.headers = headers
+        self.body: bytes | memoryview = b""
+        self.ctx: Context | None = None
+        self.keep_alive = True
+        self.started_s = time.perf_counter()
+
+    def header(self, name: bytes) -> str:
+        return self.headers.get(name, b"").decode("latin-1")
+
+    @property
+    def peer(self) -> str:
+        return self._connection.peer
+
+    def respond(self, response: Response) -> None:
+        """Send the answer; ignored when the client is gone. Call once, on the event loop."""
+        self._connection.respond(self, response)
+
+
+_error_encoder = msgspec.json.Encoder()
+
+
+def error_response(error: HeadraceError, request_id: str = "") -> Response:
+    """The JSON body every error has: what went wrong, its class, and the request it belongs to."""
+    body = {"error": str(error), "type": type(error).__name__}
+    if request_id:
+        body["request_id"] = request_id
+    retry = getattr(error, "retry_after_s", None)
+    headers = f"retry-after: {max(1, round(retry))}\r\n" if retry is not None else ""
+    if error.http_status == 401:
+        headers += "www-authenticate: Bearer\r\n"
+    return Response((_error_encoder.encode(body),), error.http_status, headers=headers)

@@ -1,0 +1,49 @@
+"""One request's rows on their way through the batcher."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TypeAlias
+
+from headrace.core.context import Context
+from headrace.serve.protocol import Tensors
+
+__all__ = ["Done", "Work"]
+
+Done: TypeAlias = Callable[[Tensors | None, BaseException | None], None]
+"""Called exactly once, on the event loop, with the outputs or the error."""
+
+
+class Work:
+    """Rows of one request, the context they run under, and who is told. `finish` tells exactly once."""
+
+    __slots__ = ("ctx", "done", "enqueued_s", "finished", "guarded", "rows", "tensors")
+
+    def __init__(self, tensors: Tensors, rows: int, ctx: Context, done: Done) -> None:
+        self.tensors = tensors
+        self.rows = rows
+        self.ctx = ctx
+        self.done = done
+        self.enqueued_s = time.perf_counter()
+        self.finished = False
+        self.guarded = False
+
+    def finish(self, result: Tensors | None, error: BaseException | None = None) -> None:
+        """Deliver the outcome; later calls do nothing."""
+        if not self.finished:
+            self.finished = True
+            self.done(result, error)
+
+    def alive(self, now_s: float) -> bool:
+        """False once answered, cancelled or past its deadline (then told so). `now_s`: `time.monotonic()`."""
+        if self.finished:
+            return False
+        ctx = self.ctx
+        if ctx.error is not None or (ctx.deadline_s is not None and now_s >= ctx.deadline_s):
+            try:
+                ctx.check()
+            except BaseException as error:
+                self.finish(None, error)
+            return False
+        return True
