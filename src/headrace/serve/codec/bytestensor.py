@@ -13,7 +13,7 @@ __all__ = ["pack_bytes", "unpack_bytes"]
 
 
 def unpack_bytes(raw: memoryview, count: int, where: str) -> Array:
-    """The `count` elements in `raw` as an object array of bytes. Raises `InvalidInput` when they do not fill it exactly."""
+    """The `count` elements of `raw` as an object array of bytes. Raises `InvalidInput` unless they fill it exactly."""
     if count * 4 > len(raw):
         raise InvalidInput(f"{where}: {count} BYTES elements need at least {count * 4} bytes, got {len(raw)}")
     elements = np.empty(count, np.object_)

@@ -15,8 +15,8 @@ import numpy as np
 
 from headrace.errors import InvalidInput
 from headrace.serve.codec.bytestensor import pack_bytes, unpack_bytes
-from headrace.serve.codec.datatypes import datatype_of, dtype_of
 from headrace.serve.protocol import Array, Tensors
+from headrace.serve.tensors import DTYPES, datatype
 
 __all__ = ["InferInput", "InferOutput", "InferRequest", "RequestedOutput", "decode", "encode"]
 
@@ -72,7 +72,7 @@ class InferResponse(msgspec.Struct, omit_defaults=True):
 _request_decoder = msgspec.json.Decoder(InferRequest)
 _encoder = msgspec.json.Encoder()
 _any_decoder = msgspec.json.Decoder()
-_flat_decoders = {
+_flat_decoders: dict[str, tuple[Any, msgspec.json.Decoder[Any]]] = {
     "f": (list[float], msgspec.json.Decoder(list[float])),
     "i": (list[int], msgspec.json.Decoder(list[int])),
     "u": (list[int], msgspec.json.Decoder(list[int])),
@@ -112,7 +112,9 @@ def decode(body: bytes | memoryview, header_length: str = "") -> tuple[InferRequ
         where = f"inputs[{index}] ({item.name!r})"
         if item.name in tensors:
             raise InvalidInput(f"{where}: given twice")
-        dtype = dtype_of(item.datatype, where)
+        dtype = DTYPES.get(item.datatype)
+        if dtype is None:
+            raise InvalidInput(f"{where}: unknown datatype {item.datatype!r}; expected one of {', '.join(DTYPES)}")
         if min(item.shape, default=0) < 0:
             raise InvalidInput(f"{where}: shape {item.shape} has a negative dimension")
         count = math.prod(item.shape)
@@ -142,7 +144,7 @@ def _from_binary(raw: memoryview, dtype: np.dtype[Any], shape: list[int], count:
         return unpack_bytes(raw, count, where).reshape(shape)
     if len(raw) != count * dtype.itemsize:
         raise InvalidInput(
-            f"{where}: shape {shape} of {datatype_of(dtype)} takes {count * dtype.itemsize} bytes, got {len(raw)}"
+            f"{where}: shape {shape} of {datatype(dtype)} takes {count * dtype.itemsize} bytes, got {len(raw)}"
         )
     array = np.frombuffer(raw, dtype.newbyteorder("<")).reshape(shape)
     return array if array.flags.aligned else array.copy()
@@ -168,7 +170,7 @@ def _from_json(raw: msgspec.Raw, dtype: np.dtype[Any], shape: list[int], count: 
     try:
         return np.array(data, dtype).reshape(shape)
     except OverflowError:
-        raise InvalidInput(f"{where}.data: a value is out of range for {datatype_of(dtype)}") from None
+        raise InvalidInput(f"{where}.data: a value is out of range for {datatype(dtype)}") from None
 
 
 def _flatten(nested: list[Any], shape: list[int], flat_type: Any, where: str) -> list[Any]:
@@ -201,14 +203,14 @@ def encode(
         if array is None:
             raise InvalidInput(f"outputs: no output {output.name!r}; the model has {', '.join(outputs)}")
         binary = output.parameters.get("binary_data", binary_all) if output.parameters else binary_all
-        datatype = datatype_of(array.dtype)
-        item = InferOutput(output.name, datatype, array.shape)
+        kind = datatype(array.dtype)
+        item = InferOutput(output.name, kind, array.shape)
         if binary:
-            raw = pack_bytes(array) if datatype == "BYTES" else _raw(array)
+            raw = pack_bytes(array) if kind == "BYTES" else _raw(array)
             item.parameters = {"binary_data_size": memoryview(raw).nbytes}
             raws.append(raw)
         else:
-            item.data = [_text(x) for x in array.ravel()] if datatype == "BYTES" else array.ravel().tolist()
+            item.data = [_text(x) for x in array.ravel()] if kind == "BYTES" else array.ravel().tolist()
         items.append(item)
     head = _encoder.encode(InferResponse(model, version, items, request.id))
     if not raws:
@@ -217,11 +219,7 @@ def encode(
 
 
 def _raw(array: Array) -> memoryview:
-    return (
-        memoryview(np.ascontiguousarray(array, array.dtype.newbyteorder("<"))).cast("B")
-        if array.size
-        else memoryview(b"")
-    )
+    return np.ascontiguousarray(array, array.dtype.newbyteorder("<")).reshape(-1).view(np.uint8).data
 
 
 def _text(item: Any) -> str:

@@ -18,15 +18,12 @@ from itertools import count
 import numpy as np
 
 from headrace.errors import HeadraceError, Overloaded, StageFailed, Unavailable
-from headrace.serve.config import BatchingConfig, RuntimeConfig
+from headrace.serve.config import BatchingConfig
 from headrace.serve.protocol import Tensors
-from headrace.serve.scheduler.policy import batch_wait_s, runs_inline
+from headrace.serve.scheduler.policy import Execution, batch_wait_s, next_run_s, runs_inline
 from headrace.serve.scheduler.work import Work
 
 __all__ = ["BatchObserver", "Batcher"]
-
-SMOOTHING = 0.1
-"""Weight of the newest run in the moving average of run times."""
 
 BatchObserver = Callable[[Sequence[Work], int, float, float], None]
 """Told of each run: its requests, its rows, when it started (perf_counter) and how many seconds it took."""
@@ -39,7 +36,7 @@ class Batcher:
 
     Args:
         infer: Blocking call of the backend.
-        executor: Where runs that are not inline go; must allow `runtime.instances` at once.
+        executor: Where runs that are not inline go; must allow `instances` runs at once.
         joinable: Whether axis 0 of every input and output is the batch; otherwise every request runs alone.
         fixed: All axes but the first are static, so that all rows share one bucket.
     """
@@ -50,7 +47,8 @@ class Batcher:
         infer: Callable[[Tensors], Tensors],
         executor: Executor,
         batching: BatchingConfig,
-        runtime: RuntimeConfig,
+        execution: Execution,
+        instances: int,
         *,
         joinable: bool,
         fixed: bool,
@@ -64,14 +62,14 @@ class Batcher:
         self._max_batch = batching.max_batch if joinable and batching.enabled else 1
         self._window_s = batching.window_ms / 1e3
         self._max_queue = batching.max_queue
-        self._execution = runtime.execution
-        self._instances = runtime.instances
+        self._execution = execution
+        self._instances = instances
         self._fixed = fixed
         self._observe = observe
         self._buckets: dict[Bucket, deque[Work]] = {}
         self._queued = 0
         self._running = 0
-        self._run_s = run_s
+        self._run_s = self._last_s = run_s
         self._inline = runs_inline(self._execution, run_s, inline_now=True)
         self._pump_due = False
         self._window_timer: asyncio.TimerHandle | None = None
@@ -246,7 +244,8 @@ class Batcher:
     def _settle(
         self, batch: list[Work], start_s: float, took_s: float, outcomes: list[Tensors | BaseException]
     ) -> None:
-        self._run_s += SMOOTHING * (took_s - self._run_s)
+        self._run_s = next_run_s(self._run_s, took_s, self._last_s)
+        self._last_s = took_s
         self._observe(batch, sum(work.rows for work in batch), start_s, took_s)
         for work, outcome in zip(batch, outcomes, strict=True):
             if isinstance(outcome, BaseException):

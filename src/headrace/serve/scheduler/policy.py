@@ -6,9 +6,11 @@ the model is busy, requests gather, up to `max_batch` rows or until the oldest h
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, TypeAlias
 
-__all__ = ["INLINE_LIMIT_S", "batch_wait_s", "runs_inline"]
+__all__ = ["INLINE_LIMIT_S", "Execution", "batch_wait_s", "next_run_s", "runs_inline"]
+
+Execution: TypeAlias = Literal["auto", "inline", "thread"]
 
 INLINE_LIMIT_S = 200e-6
 """A run shorter than this costs less on the event loop than the hop to a thread and back (about 50-100 us of latency
@@ -33,7 +35,7 @@ def batch_wait_s(
     return max(0.0, window_s - oldest_wait_s)
 
 
-def runs_inline(execution: Literal["auto", "inline", "thread"], run_s: float, inline_now: bool) -> bool:
+def runs_inline(execution: Execution, run_s: float, inline_now: bool) -> bool:
     """Whether the next batch runs on the event loop. `run_s` is a moving average of measured runs (seconds).
 
     The two limits differ by a factor of two so that a model near the limit does not flip to and fro.
@@ -41,3 +43,13 @@ def runs_inline(execution: Literal["auto", "inline", "thread"], run_s: float, in
     if execution != "auto":
         return execution == "inline"
     return run_s < (INLINE_LIMIT_S if inline_now else INLINE_LIMIT_S / 2)
+
+
+def next_run_s(run_s: float, took_s: float, last_s: float) -> float:
+    """The expected run time after a run of `took_s` that followed one of `last_s`.
+
+    Rises at once, but only to what two runs in a row reached (one slow run is the machine, not the model); falls by a
+    tenth of the difference per run.
+    """
+    sample_s = min(took_s, last_s)
+    return max(sample_s, run_s + 0.1 * (sample_s - run_s))

@@ -1,0 +1,196 @@
+"""A served model: a loaded backend, its batcher, its counters. Arrays in, arrays out, under a request's context.
+
+Life: `await Model.load(...)` (load and warm on a thread; a failure half-way frees what was acquired), then `submit` or
+`await infer`, then `await close()`: new work is refused, accepted work is finished, the backend is drained and freed
+exactly once, by the thread that saw its last run end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+
+from headrace.core.context import Context
+from headrace.core.telemetry import Registry
+from headrace.errors import Cancelled, HeadraceError, InvalidInput, LoadFailed
+from headrace.serve.config import ModelConfig
+from headrace.serve.metrics import ModelSeries, ServeMetrics
+from headrace.serve.protocol import Backend, Tensors, TensorSpec
+from headrace.serve.scheduler.batcher import Batcher
+from headrace.serve.scheduler.policy import INLINE_LIMIT_S
+from headrace.serve.scheduler.work import Done, Work
+from headrace.serve.tensors import check_tensors
+
+__all__ = ["Model"]
+
+_log = logging.getLogger(__name__)
+
+
+class Model:
+    """One version of one model, ready to infer. Belongs to the event loop that loaded it.
+
+    Attributes:
+        platform: How it runs ("onnx", "python").
+        metadata: What the model's file says of itself.
+        joinable: Whether requests can share a run: axis 0 of every input and output is dynamic.
+        warm_s: Seconds the warm-up run took.
+    """
+
+    def __init__(
+        self, name: str, version: str, backend: Backend, config: ModelConfig, metrics: ServeMetrics, warm_s: float
+    ) -> None:
+        self.name = name
+        self.version = version
+        self.config = config
+        self.platform = config.backend
+        self.metadata: dict[str, str] = dict(getattr(backend, "metadata", {}))
+        self.inputs: tuple[TensorSpec, ...] = backend.inputs
+        self.outputs: tuple[TensorSpec, ...] = backend.outputs
+        specs = (*self.inputs, *self.outputs)
+        self.joinable = bool(specs) and all(spec.shape[:1] == (-1,) for spec in specs)
+        self.warm_s = warm_s
+        self.series = ModelSeries(metrics, name, version)
+        self._backend = backend
+        self._closing: asyncio.Task[None] | None = None
+        runtime = config.runtime
+        self._instances = runtime.instances if backend.thread_safe else 1
+        self._executor = ThreadPoolExecutor(self._instances, thread_name_prefix=f"model-{name}")
+        fixed = all(-1 not in spec.shape[1:] for spec in self.inputs)
+        self._batcher = Batcher(
+            name,
+            backend.infer,
+            self._executor,
+            config.batching,
+            runtime.execution,
+            self._instances,
+            joinable=self.joinable,
+            fixed=fixed,
+            observe=self._observe,
+            run_s=warm_s if fixed else max(warm_s, INLINE_LIMIT_S),  # a warm-up on one small row says little
+        )
+        self.series.queued.set_function(lambda: float(self._batcher.queued))
+
+    @classmethod
+    async def load(
+        cls, name: str, version: str, backend: Backend, config: ModelConfig, metrics: ServeMetrics | None = None
+    ) -> Model:
+        """Load and warm `backend` on a thread. Raises `LoadFailed`; nothing stays acquired then."""
+        try:
+            warm_s = await asyncio.to_thread(_load, name, backend)
+        except asyncio.CancelledError:
+            await asyncio.to_thread(backend.free)
+            raise
+        return cls(name, version, backend, config, metrics or ServeMetrics(Registry()), warm_s)
+
+    def submit(self, tensors: Tensors, ctx: Context, done: Done) -> Work:
+        """Check the inputs and queue them; `done(outputs, error)` follows on the event loop, exactly once.
+
+        Raises `InvalidInput` at once for wrong names, dtypes, shapes, row counts, or NaN where it is forbidden.
+        """
+        check_tensors(self.inputs, tensors)
+        rows = self._rows(tensors)
+        if not self.config.allow_nan:
+            _check_finite(tensors)
+        start_s = time.perf_counter()
+
+        def finish(result: Tensors | None, error: BaseException | None) -> None:
+            self.series.request_s.observe(time.perf_counter() - start_s)
+            if error is not None:
+                self.series.failed(error)
+            done(result, error)
+
+        work = Work(tensors, rows, ctx, finish)
+        self._batcher.submit(work)
+        return work
+
+    async def infer(self, tensors: Tensors, ctx: Context) -> Tensors:
+        """The awaitable form of `submit`; raises what it would deliver. Cancelling it abandons the rows."""
+        future: asyncio.Future[Tensors] = asyncio.get_running_loop().create_future()
+
+        def done(result: Tensors | None, error: BaseException | None) -> None:
+            if future.done():
+                return
+            if error is not None:
+                future.set_exception(error)
+            else:
+                assert result is not None
+                future.set_result(result)
+
+        work = self.submit(tensors, ctx, done)
+        try:
+            return await future
+        except asyncio.CancelledError:
+            work.finish(None, Cancelled(f"request {ctx.request_id}: abandoned"))
+            raise
+
+    async def close(self, timeout_s: float = 30.0) -> None:
+        """Refuse new work, finish what was accepted (at most `timeout_s`), free the backend. Idempotent.
+
+        A run that outlasts the timeout keeps its backend until it returns; freeing it under a running call would crash.
+        """
+        if self._closing is None:
+            self._closing = asyncio.create_task(self._close(timeout_s))
+        await asyncio.shield(self._closing)
+
+    async def _close(self, timeout_s: float) -> None:
+        await self._batcher.drain(timeout_s)
+        release = asyncio.to_thread(self._release)
+        if self._batcher.running:
+            _log.warning(
+                "model %r: a run outlasts the %g s of draining; it is freed when it ends", self.name, timeout_s
+            )
+            self._orphan = asyncio.create_task(release)
+        else:
+            await release
+        self.series.forget()
+
+    def _release(self) -> None:
+        self._executor.shutdown(wait=True)
+        self._backend.drain()
+        self._backend.free()
+
+    def _rows(self, tensors: Tensors) -> int:
+        if not self.joinable:
+            return 1
+        counts = {name: array.shape[0] for name, array in tensors.items()}
+        rows = int(next(iter(counts.values())))
+        if any(count != rows for count in counts.values()):
+            raise InvalidInput(f"inputs need the same number of rows (axis 0), got {counts}")
+        if not 1 <= rows <= self.config.max_rows:
+            raise InvalidInput(f"expected 1..{self.config.max_rows} rows (axis 0), got {rows}")
+        return rows
+
+    def _observe(self, batch: Sequence[Work], rows: int, start_s: float, took_s: float) -> None:
+        series = self.series
+        series.run_s.observe(took_s)
+        series.batch_rows.observe(rows)
+        for work in batch:
+            series.queue_s.observe(start_s - work.enqueued_s)
+
+
+def _load(name: str, backend: Backend) -> float:
+    try:
+        backend.load()
+        start_s = time.perf_counter()
+        backend.warm()
+        first_s = time.perf_counter() - start_s
+        start_s = time.perf_counter()
+        backend.warm()  # the first run pays for allocations; the second says what a run costs
+        return min(first_s, time.perf_counter() - start_s)
+    except BaseException as error:
+        backend.free()
+        if isinstance(error, HeadraceError):
+            raise
+        raise LoadFailed(f"model {name!r}: {type(error).__name__}: {error}") from error
+
+
+def _check_finite(tensors: Tensors) -> None:
+    for name, array in tensors.items():
+        if array.dtype.kind == "f" and not np.isfinite(array).all():
+            index = np.unravel_index(int(np.argmin(np.isfinite(array))), array.shape)
+            raise InvalidInput(f"tensor {name!r}: {array[index]} at {[int(i) for i in index]}; finite numbers expected")
