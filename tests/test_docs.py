@@ -75,7 +75,9 @@ def _anchors(page: Path) -> set[str]:
     found = set()
     for heading in re.findall(r"^#+ +(.+?) *$", _prose(page), flags=re.MULTILINE):
         plain = unicodedata.normalize("NFKD", re.sub(r"[`*]|\[([^]]*)\]\([^)]*\)", r"\1", heading))
-        found.add(re.sub(r"[-\s]+", "-", re.sub(r"[^\w\s-]", "", plain.encode("ascii", "ignore").decode()).strip().lower()))
+        found.add(
+            re.sub(r"[-\s]+", "-", re.sub(r"[^\w\s-]", "", plain.encode("ascii", "ignore").decode()).strip().lower())
+        )
     return found
 
 
@@ -111,7 +113,12 @@ def test_runnable_blocks_run(block: Block, tmp_path: Path) -> None:
     script = tmp_path / "example.py"
     script.write_text(block.text, "utf-8")
     run = subprocess.run(
-        [sys.executable, "-W", "error", str(script)], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-W", "error", str(script)],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
     )
     assert run.returncode == 0, run.stderr
 
@@ -168,7 +175,9 @@ def test_commands_in_the_documentation_exist() -> None:
 
 def test_make_targets_in_the_documentation_exist() -> None:
     targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text("utf-8"), flags=re.MULTILINE))
-    named = {word for page in PAGES for word in re.findall(r"(?:`|^\s*)make ([a-z]+)", page.read_text("utf-8"), re.MULTILINE)}
+    named = {
+        word for page in PAGES for word in re.findall(r"(?:`|^\s*)make ([a-z]+)", page.read_text("utf-8"), re.MULTILINE)
+    }
     assert named <= targets
 
 
@@ -185,7 +194,9 @@ def test_structure_names_every_package_and_only_what_exists() -> None:
     missing = [package for package in _packages() if f"{package}/" not in spans]
     assert missing == [], "docs/structure.md has one line for each package, written as `package/`"
     paths = {span for span in spans if re.fullmatch(r"[\w./-]*(?:/|\.(?:py|cpp|hpp|md|toml|json|yml))", span)}
-    gone = sorted(path for path in paths if not any((base / path).exists() for base in (ROOT, ROOT / "src" / "headrace")))
+    gone = sorted(
+        path for path in paths if not any((base / path).exists() for base in (ROOT, ROOT / "src" / "headrace"))
+    )
     assert gone == [], "docs/structure.md names what is not there"
 
 

@@ -48,6 +48,8 @@ for module in pkgutil.walk_packages(headrace.__path__, "headrace."):
 """
 
 
-@pytest.mark.parametrize("plane", ["headrace.core", "headrace.store", "headrace.serve", "headrace.cli", "headrace.apps"])
+@pytest.mark.parametrize(
+    "plane", ["headrace.core", "headrace.store", "headrace.serve", "headrace.cli", "headrace.apps"]
+)
 def test_no_module_loads_an_optional_extra(plane: str) -> None:
     assert _loaded(WALK.format(planes=plane)) & OPTIONAL == set()
