@@ -1,0 +1,333 @@
+"""What the benchmark programs share: medians, facts about the machine, load by wrk, servers by pid, environments.
+
+Every program prints a table (progress on stderr) and one JSON line; with `--json` only the JSON line goes to stdout.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import http.client
+import json
+import math
+import os
+import platform
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import venv
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+__all__ = [
+    "ROOT",
+    "BenchError",
+    "Process",
+    "Wrk",
+    "duration_s",
+    "free_port",
+    "headrace_command",
+    "machine",
+    "make_venv",
+    "median",
+    "parse_wrk",
+    "percentile",
+    "progress",
+    "request",
+    "run_wrk",
+    "table",
+    "wrk_path",
+]
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+class BenchError(Exception):
+    """The benchmark cannot run or its result may not be trusted; the text says why and what to do."""
+
+
+def progress(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def median(values: Iterable[float]) -> float:
+    """Median of at least one number; the mean of the middle two when their count is even."""
+    ordered = sorted(values)
+    if not ordered:
+        raise BenchError("median of no values")
+    middle = len(ordered) // 2
+    return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
+
+
+def percentile(values: Iterable[float], percent: float) -> float:
+    """Nearest-rank percentile of at least one number, `percent` in 0..100."""
+    ordered = sorted(values)
+    if not ordered:
+        raise BenchError("percentile of no values")
+    return ordered[max(0, math.ceil(len(ordered) * percent / 100) - 1)]
+
+
+def machine() -> dict[str, object]:
+    """CPU model, usable cores, memory, kernel and Python: what a figure is worth nothing without."""
+    cpu = platform.processor() or platform.machine()
+    with contextlib.suppress(OSError):
+        names = re.findall(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+        cpu = names[0] if names else cpu
+    memory_gib = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    return {
+        "cpu": cpu,
+        "cores": len(os.sched_getaffinity(0)),
+        "memory_gib": round(memory_gib, 1),
+        "kernel": platform.release(),
+        "python": platform.python_version(),
+        "load_1m": round(os.getloadavg()[0], 2),
+    }
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A plain-text table; the first column is left-aligned, the others right-aligned."""
+    grid = [list(head), *(list(row) for row in rows)]
+    widths = [max(len(line[i]) for line in grid) for i in range(len(head))]
+    lines = ["  ".join(c.ljust(w) if i == 0 else c.rjust(w) for i, (c, w) in enumerate(zip(line, widths, strict=True)))
+             for line in grid]  # fmt: skip
+    return "\n".join([lines[0], "  ".join("-" * w for w in widths), *lines[1:]])
+
+
+# -- wrk ---------------------------------------------------------------------------------------------------------------
+
+_UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
+
+
+@dataclass(frozen=True, slots=True)
+class Wrk:
+    """One run of wrk. Latencies in seconds; `errors` counts non-2xx responses and socket errors by kind."""
+
+    requests: int
+    rps: float
+    p50_s: float
+    p99_s: float
+    errors: dict[str, int] = field(default_factory=dict)
+
+
+def duration_s(text: str) -> float:
+    """Seconds of a wrk duration such as `165.32us`, `1.80ms`, `2.05s`, `1.00m`."""
+    match = re.fullmatch(r"([\d.]+)(us|ms|s|m|h)", text)
+    if match is None:
+        raise BenchError(f"wrk printed a duration that is not understood: {text!r}")
+    return float(match[1]) * _UNITS[match[2]]
+
+
+def parse_wrk(text: str) -> Wrk:
+    """Read the output of `wrk --latency`. Raises `BenchError` when a line that must be there is absent."""
+
+    def need(pattern: str) -> str:
+        match = re.search(pattern, text, re.MULTILINE)
+        if match is None:
+            raise BenchError(f"wrk's output has no line like {pattern!r}:\n{text}")
+        return match[1]
+
+    errors: dict[str, int] = {}
+    if match := re.search(r"^\s*Non-2xx or 3xx responses:\s*(\d+)", text, re.MULTILINE):
+        errors["status"] = int(match[1])
+    if match := re.search(r"^\s*Socket errors: connect (\d+), read (\d+), write (\d+), timeout (\d+)", text, re.M):
+        names = ("connect", "read", "write", "timeout")
+        errors.update({name: int(count) for name, count in zip(names, match.groups(), strict=True) if int(count)})
+    return Wrk(
+        requests=int(need(r"^\s*(\d+) requests in ")),
+        rps=float(need(r"^Requests/sec:\s*([\d.]+)")),
+        p50_s=duration_s(need(r"^\s*50%\s+(\S+)")),
+        p99_s=duration_s(need(r"^\s*99%\s+(\S+)")),
+        errors=errors,
+    )
+
+
+def wrk_path() -> str:
+    """Path of the wrk program. Raises `BenchError` with the command that installs it."""
+    path = shutil.which("wrk")
+    if path is None:
+        raise BenchError("wrk is not installed; run: sudo apt-get install -y wrk")
+    return path
+
+
+def run_wrk(url: str, body: bytes, *, connections: int, seconds: float, content_type: str = "application/json") -> Wrk:
+    """Post `body` to `url` over `connections` kept-open connections from one wrk thread for `seconds`.
+
+    Raises `BenchError` when any response was not 2xx, any socket failed, or nothing was answered.
+    """
+    if b"]==]" in body or b"\r" in body:
+        raise BenchError("the body contains ']==]' or a carriage return, which a wrk script cannot carry")
+    with tempfile.TemporaryDirectory(prefix="headrace-wrk-") as folder:
+        script = Path(folder) / "post.lua"
+        script.write_bytes(
+            b'wrk.method = "POST"\nwrk.headers["Content-Type"] = "' + content_type.encode() + b'"\nwrk.body = [==['
+            # a Lua long string drops a first newline, so give it one
+            + b"\n" + body + b"]==]\n"
+        )  # fmt: skip
+        command = [wrk_path(), "-t1", f"-c{connections}", f"-d{max(1, round(seconds))}s", "--latency", "-s",
+                   str(script), url]  # fmt: skip
+        done = subprocess.run(command, capture_output=True, text=True, timeout=seconds + 60, check=False)
+    if done.returncode != 0:
+        raise BenchError(f"wrk failed ({done.returncode}): {done.stdout}{done.stderr}")
+    result = parse_wrk(done.stdout)
+    if result.errors or not result.requests:
+        raise BenchError(f"{url} with {connections} connections: {result.requests} requests, errors {result.errors}")
+    return result
+
+
+# -- servers -----------------------------------------------------------------------------------------------------------
+
+
+def free_port() -> int:
+    """A loopback TCP port that nobody listens on at this moment."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
+
+
+def headrace_command(*arguments: str) -> list[str]:
+    """The command line of this checkout's own `headrace`."""
+    return [sys.executable, "-m", "headrace", *arguments]
+
+
+class Process:
+    """A server started by us in a process group of its own, and ended by that group.
+
+    Use as a context manager: on leaving, SIGTERM, then SIGKILL after `grace_s`. The tail of its output is part of every
+    error.
+    """
+
+    def __init__(self, command: Sequence[str], *, env: Mapping[str, str] | None = None, grace_s: float = 10.0) -> None:
+        self.command = list(command)
+        self.grace_s = grace_s
+        self._env = {**os.environ, **(env or {})}
+        self._log = tempfile.TemporaryFile(prefix="headrace-bench-")  # noqa: SIM115  closed in `stop`
+        self._process: subprocess.Popen[bytes] | None = None
+        self.returncode: int | None = None
+
+    @property
+    def pid(self) -> int:
+        if self._process is None:
+            raise BenchError("the server is not running")
+        return self._process.pid
+
+    @property
+    def running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def __enter__(self) -> Process:
+        self._process = subprocess.Popen(
+            self.command,
+            stdin=subprocess.DEVNULL,
+            stdout=self._log,
+            stderr=subprocess.STDOUT,
+            env=self._env,
+            start_new_session=True,
+        )
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def tail(self, size: int = 3000) -> str:
+        self._log.seek(0, os.SEEK_END)
+        self._log.seek(max(0, self._log.tell() - size))
+        return self._log.read().decode("utf-8", "replace")
+
+    def wait_ready(self, port: int, path: str, body: bytes | None = None, timeout_s: float = 60.0) -> None:
+        """Return once GET (or POST of `body`) on `path` answers 2xx; raise with the log's tail when it never does."""
+        deadline, last = time.monotonic() + timeout_s, "nothing listens"
+        while time.monotonic() < deadline:
+            if not self.running:
+                raise BenchError(f"{self.command} ended before it was ready:\n{self.tail()}")
+            try:
+                status, _ = request(port, path, body)
+            except (OSError, http.client.HTTPException) as error:
+                last = str(error)
+            else:
+                if 200 <= status < 300:
+                    return
+                last = f"status {status}"
+            time.sleep(0.1)
+        raise BenchError(f"{self.command} was not ready within {timeout_s:.0f} s ({last}):\n{self.tail()}")
+
+    def terminate(self, timeout_s: float) -> int:
+        """SIGTERM to the server alone; its exit status. Raises `BenchError` when it does not end in time."""
+        if self._process is None:
+            raise BenchError("the server is not running")
+        self._process.send_signal(signal.SIGTERM)
+        try:
+            self.returncode = self._process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            raise BenchError(f"the server did not end within {timeout_s:.0f} s of SIGTERM:\n{self.tail()}") from None
+        return self.returncode
+
+    def stop(self) -> None:
+        """End the whole group and wait for it; safe to call again."""
+        if self._process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGTERM)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(self.grace_s)
+            # workers may outlive their parent: the group is ours, so ending it can hit nobody else
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+            self.returncode = self._process.wait()
+            self._process = None
+        self._log.close()
+
+
+def request(
+    port: int, path: str, body: bytes | None = None, content_type: str = "application/json", timeout_s: float = 30.0
+) -> tuple[int, bytes]:
+    """One HTTP exchange with a loopback server: GET without a body, POST with one. Returns (status, body)."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=timeout_s)
+    try:
+        headers = {} if body is None else {"Content-Type": content_type}
+        connection.request("GET" if body is None else "POST", path, body, headers)
+        response = connection.getresponse()
+        return response.status, response.read()
+    finally:
+        connection.close()
+
+
+# -- environments ------------------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    import fcntl
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w") as handle:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+
+
+def make_venv(folder: Path, requirements: Sequence[str]) -> Path:
+    """Make (or reuse) a virtual environment holding exactly pinned `requirements`; returns its Python.
+
+    The environment is reused while the requirements and the Python version are unchanged. pip's own output is the
+    progress, on stderr. Raises `BenchError` when pip fails.
+    """
+    key = json.dumps([sys.version, *sorted(requirements)])
+    digest = hashlib.sha256(key.encode()).hexdigest()
+    stamp, python = folder / "headrace-bench.sha256", folder / "bin" / "python"
+    with _locked(folder.with_name(folder.name + ".lock")):
+        if python.exists() and stamp.exists() and stamp.read_text() == digest:
+            progress(f"peers' environment: reusing {folder}")
+            return python
+        progress(f"peers' environment: making {folder} with {', '.join(requirements)}")
+        venv.EnvBuilder(with_pip=True, clear=True, symlinks=True).create(folder)
+        command = [str(python), "-m", "pip", "install", "--disable-pip-version-check", "--progress-bar=off",
+                   *requirements]  # fmt: skip
+        done = subprocess.run(command, stdout=sys.stderr, check=False)
+        if done.returncode != 0:
+            raise BenchError(f"pip could not install the peers into {folder} (exit status {done.returncode})")
+        stamp.write_text(digest)
+    return python
