@@ -33,13 +33,13 @@ def repair_wav(data: bytes) -> tuple[bytes, list[str]]:
     fmt, start, claimed = _find_chunks(data, warnings)
     there = len(data) - start
     size = claimed
-    if claimed == _OPEN_LENGTH or (claimed == 0 and there and not _are_chunks(data, start)):
+    if claimed == _OPEN_LENGTH or (claimed == 0 and there and not _are_extras(data, start)):
         size = there
         warnings.append(f"WAV header leaves the length open; took all {there} bytes after it as samples")
     elif claimed > there:
         size = there
         warnings.append(f"WAV header claims {claimed} bytes of samples; only {there} came")
-    elif not _are_chunks(data, start + claimed + claimed % 2):
+    elif not _are_extras(data, start + claimed + claimed % 2):
         warnings.append(
             f"ignored {there - claimed} bytes after the {claimed} bytes of samples that the WAV header claims"
         )
@@ -81,9 +81,9 @@ def _find_chunks(data: bytes, warnings: list[str]) -> tuple[bytes, int, int]:
     raise InvalidInput(f"WAV: {len(data)} bytes came and they end before any `data` chunk")
 
 
-def _are_chunks(data: bytes, at: int) -> bool:
-    """Whether everything from `at` on is whole chunks (tags, cue points …), or nothing."""
-    while at + 8 <= len(data) and _is_name(data[at : at + 4]):
+def _are_extras(data: bytes, at: int) -> bool:
+    """Whether everything from `at` on is whole chunks that may follow the samples (tags, cue points …), or nothing."""
+    while at + 8 <= len(data) and _is_name(data[at : at + 4]) and data[at : at + 4] not in (b"fmt ", b"data"):
         size = int.from_bytes(data[at + 4 : at + 8], "little")
         at += 8 + size + size % 2
     return at - 1 <= len(data) <= at
