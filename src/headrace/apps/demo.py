@@ -1,0 +1,217 @@
+"""`make demo`: two real models are pulled, served and asked over HTTP; what comes out is their answers, printed.
+
+A picture with known text goes to the `ocr` pipeline and a speech recording to `vad`. The server then stays up until
+Ctrl-C, or ends at once with DEMO_ONCE=1. Whatever fails ends the program with the reason and status 1.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import TYPE_CHECKING, Any
+
+from headrace.errors import HeadraceError, Unavailable
+
+if TYPE_CHECKING:
+    from headrace.testing.recordings import Recording
+
+__all__ = ["main"]
+
+_HOST = "127.0.0.1"
+_PORT = 8000
+_START_S = 120.0
+_STOP_S = 30.0
+_SPEECH = ("The water runs down the headrace", "and turns the wheel.")
+_CLIPS = Path(__file__).parents[3] / "tests" / "golden" / "data"
+
+
+class DemoFailed(HeadraceError):
+    """A step of the demo did not do what it should; says which and why."""
+
+
+def main() -> int:
+    """Run the demo; returns the exit status."""
+    signal.signal(signal.SIGTERM, _interrupt)
+    home = Path(os.environ.get("DEMO_HOME", ".demo"))
+    try:
+        home.mkdir(exist_ok=True)
+        repo = home / "models"
+        for recipe in ("ocr", "vad"):
+            _say(f"pulling {recipe}")
+            _headrace("pull", recipe, "--repo", str(repo))
+        with _Server(repo, home / "server.log") as server:
+            _read_picture(server, home / "picture.png")
+            _find_speech(server, home / "speech.wav")
+            _say(f"the server runs at {server.url}; its log is {server.log}")
+            if os.environ.get("DEMO_ONCE") == "1":
+                return 0
+            header = "Content-Type: image/png"
+            _say(f"try: curl -sS --data-binary @{home}/picture.png -H '{header}' {server.url}/v1/pipelines/ocr")
+            _say("Ctrl-C stops it")
+            server.wait()
+    except KeyboardInterrupt:
+        _say("stopped")
+    except (HeadraceError, OSError) as error:
+        print(f"demo: failed: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _interrupt(signum: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
+
+
+def _say(line: str) -> None:
+    print(f"demo: {line}", flush=True)
+
+
+def _headrace(*args: str) -> None:
+    """Run one `headrace` command, its output shown as it comes."""
+    run = subprocess.run([sys.executable, "-m", "headrace", *args], check=False)
+    if run.returncode != 0:
+        raise DemoFailed(f"`headrace {' '.join(args)}` ended with status {run.returncode}")
+
+
+def _read_picture(server: _Server, path: Path) -> None:
+    from headrace.testing.images import PageSpec, encode_image, render_page
+
+    page = render_page(PageSpec("demo", width=900, height=320, size=28, lines=4), seed=1)
+    path.write_bytes(encode_image(page.pixels))
+    _say(f"sending {path}, a picture of {len(page.lines)} lines of text")
+    answer, took_ms = server.ask("/v1/pipelines/ocr", path.read_bytes(), "image/png")
+    for written in page.lines:
+        print(f"  written    {written.text}")
+    for line in answer["lines"]:
+        print(f"  recognised {line['text']}  (confidence {line['confidence']:.3f})")
+    print(f"  in {took_ms:.0f} ms")
+    if not answer["lines"]:
+        raise DemoFailed("no text was recognised in the picture")
+
+
+def _find_speech(server: _Server, path: Path) -> None:
+    recording, said = _recording()
+    path.write_bytes(recording.encode("WAV", "PCM_16"))
+    _say(f"sending {path}, {said}")
+    answer, took_ms = server.ask("/v1/pipelines/vad", path.read_bytes(), "audio/wav")
+    for start_s, end_s in recording.speech_s:
+        print(f"  spoken from {start_s:.2f} s to {end_s:.2f} s")
+    for segment in answer["segments"]:
+        print(f"  found from  {segment['start_s']:.2f} s to {segment['end_s']:.2f} s")
+    print(f"  in {took_ms:.0f} ms")
+    if not answer["segments"]:
+        raise DemoFailed("no speech was found in the recording")
+
+
+def _recording() -> tuple[Recording, str]:
+    """Two utterances among silences, and how they were made: by espeak-ng, or from the clips of the checkout."""
+    from headrace.testing.recordings import assemble, clips, speak
+
+    try:
+        spoken, said = [speak(text) for text in _SPEECH], "spoken by espeak-ng"
+    except Unavailable:
+        spoken, said = clips(_CLIPS)[:2], "two stored clips (espeak-ng is not installed)"
+    return assemble(spoken, [1.0, 1.5, 1.0]), said
+
+
+class _Server:
+    """`headrace serve` as a child process, from ready to gracefully stopped."""
+
+    def __init__(self, repo: Path, log: Path) -> None:
+        self.log = log
+        port = _free_port()
+        self.url = f"http://{_HOST}:{port}"
+        self._command = [sys.executable, "-m", "headrace", "serve", str(repo), "--host", _HOST, "--port", str(port)]
+
+    def __enter__(self) -> _Server:
+        _say(f"starting the server at {self.url}")
+        with self.log.open("wb") as log:
+            # A session of its own: Ctrl-C reaches the demo alone, which then stops the server gracefully.
+            self._process = subprocess.Popen(
+                self._command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
+            )
+        try:
+            self._until_ready()
+        except BaseException:
+            self._stop()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._stop()
+
+    def _until_ready(self) -> None:
+        give_up = time.monotonic() + _START_S
+        while time.monotonic() < give_up:
+            if self._process.poll() is not None:
+                raise DemoFailed(f"the server ended with status {self._process.returncode}{self._tail()}")
+            try:
+                with urllib.request.urlopen(f"{self.url}/v2/health/ready", timeout=5):
+                    return
+            except (urllib.error.URLError, ConnectionError, TimeoutError):
+                time.sleep(0.05)
+        raise DemoFailed(f"the server was not ready after {_START_S:.0f} s{self._tail()}")
+
+    def ask(self, path: str, body: bytes, media_type: str) -> tuple[Any, float]:
+        """POST `body`; returns the decoded JSON answer and the time it took in milliseconds."""
+        request = urllib.request.Request(f"{self.url}{path}", data=body, headers={"Content-Type": media_type})
+        began = time.perf_counter()
+        try:
+            with urllib.request.urlopen(request, timeout=60) as answer:
+                text = answer.read()
+        except urllib.error.HTTPError as error:
+            said = error.read().decode(errors="replace")
+            raise DemoFailed(f"POST {path} was answered with {error.code}: {said}{self._tail()}") from error
+        except OSError as error:
+            raise DemoFailed(f"POST {path}: {error}{self._tail()}") from error
+        return json.loads(text), (time.perf_counter() - began) * 1e3
+
+    def wait(self) -> None:
+        """Block until the server ends by itself, which is a failure."""
+        self._process.wait()
+        raise DemoFailed(f"the server ended with status {self._process.returncode}{self._tail()}")
+
+    def _stop(self) -> None:
+        if self._process.poll() is not None:
+            return
+        self._process.terminate()
+        try:
+            status = self._process.wait(_STOP_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+            raise DemoFailed(f"the server did not stop within {_STOP_S:.0f} s of SIGTERM{self._tail()}") from None
+        if status not in (0, -signal.SIGTERM):
+            raise DemoFailed(f"the server stopped with status {status}{self._tail()}")
+
+    def _tail(self, lines: int = 30) -> str:
+        """The end of the server's log, set off from the line before."""
+        text = self.log.read_text("utf-8", errors="replace").splitlines()[-lines:]
+        return "\n".join(["", f"--- end of {self.log}", *text]) if text else ""
+
+
+def _free_port() -> int:
+    """`_PORT` when nobody listens there, else one that the system picks."""
+    for port in (_PORT, 0):
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind((_HOST, port))
+            except OSError:
+                continue
+            return int(probe.getsockname()[1])
+    raise DemoFailed(f"no free port on {_HOST}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
