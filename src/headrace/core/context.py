@@ -61,6 +61,12 @@ class Context:
         """Seconds left before the deadline (never negative), or None without one."""
         return None if self.deadline_s is None else max(0.0, self.deadline_s - time.monotonic())
 
+    def limit(self, timeout_s: float) -> None:
+        """Move the deadline to `timeout_s` from now unless an earlier one stands; for the owner, before work begins."""
+        deadline_s = time.monotonic() + timeout_s
+        if self.deadline_s is None or deadline_s < self.deadline_s:
+            self.deadline_s = deadline_s
+
     def check(self) -> None:
         """Raise the error that ended this context, or `DeadlineExceeded` when its time is up."""
         if self.error is None:

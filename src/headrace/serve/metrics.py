@@ -30,7 +30,7 @@ class ServeMetrics:
 
 
 class ModelSeries:
-    """The series of one model version."""
+    """The series of one model version. `last_run_s`: `time.time()` of the newest run."""
 
     def __init__(self, metrics: ServeMetrics, model: str, version: str) -> None:
         self._metrics = metrics
@@ -40,8 +40,13 @@ class ModelSeries:
         self.run_s = metrics.run_s.labels(**self._labels)
         self.batch_rows = metrics.batch_rows.labels(**self._labels)
         self.queued = metrics.queued.labels(**self._labels)
+        self.failed_count = 0
+        self.failed_s = 0.0
+        self.last_run_s = 0.0
 
-    def failed(self, error: BaseException) -> None:
+    def failed(self, error: BaseException, took_s: float) -> None:
+        self.failed_count += 1
+        self.failed_s += took_s
         self._metrics.failures.labels(**self._labels, error=type(error).__name__).inc()
 
     def forget(self) -> None:

@@ -99,9 +99,10 @@ class Model:
         start_s = time.perf_counter()
 
         def finish(result: Tensors | None, error: BaseException | None) -> None:
-            self.series.request_s.observe(time.perf_counter() - start_s)
+            took_s = time.perf_counter() - start_s
+            self.series.request_s.observe(took_s)
             if error is not None:
-                self.series.failed(error)
+                self.series.failed(error, took_s)
             done(result, error)
 
         work = Work(tensors, rows, ctx, finish)
@@ -167,6 +168,7 @@ class Model:
 
     def _observe(self, batch: Sequence[Work], rows: int, start_s: float, took_s: float) -> None:
         series = self.series
+        series.last_run_s = time.time()
         series.run_s.observe(took_s)
         series.batch_rows.observe(rows)
         for work in batch:

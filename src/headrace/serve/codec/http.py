@@ -51,6 +51,9 @@ class Application(Protocol):
     def handle(self, request: Request, /) -> None:
         """Answer `request` now or later through `request.respond`; must not raise."""
 
+    def finished(self, request: Request, status: int, /) -> None:
+        """`request` was answered with `status`, or given up (499) because its connection was lost."""
+
     def date(self) -> str:
         """The `Date` header's value, cached for a second."""
 
@@ -93,12 +96,13 @@ class HttpProtocol(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._app.connections.discard(self)
-        for request in (self._busy, *self._queue):
-            if request is not None and request.ctx is not None:
-                request.ctx.cancel()
-        self._busy = None
+        request, self._busy = self._busy, None
         self._queue.clear()
         self._discarding = True
+        if request is not None:
+            self._app.finished(request, 499)
+            if request.ctx is not None:
+                request.ctx.cancel()
 
     def eof_received(self) -> bool:
         return False
@@ -257,6 +261,7 @@ class HttpProtocol(asyncio.BufferedProtocol):
         if request is not self._busy:
             return  # the client is gone, or the request was answered already
         self._busy = None
+        self._app.finished(request, response.status)
         keep = request.keep_alive and not self._app.draining and self._fault is None
         self._send(response, keep, head_only=request.method == "HEAD")
         if not keep:

@@ -71,9 +71,11 @@ class Request:
         headers: Lower-case names to values; a repeated header's values are joined by ", ".
         body: The whole body; a large one is a view of its own buffer.
         ctx: Set by the application; cancelled when the client goes away.
+        route: Path pattern of the route that answers, "" when there is none.
+        started_s: `time.perf_counter()` when the head was complete.
     """
 
-    __slots__ = ("_connection", "body", "ctx", "headers", "keep_alive", "method", "path", "query", "started_s")
+    __slots__ = ("_connection", "body", "ctx", "headers", "keep_alive", "method", "path", "query", "route", "started_s")
 
     def __init__(self, connection: Connection, method: str, target: bytes, headers: dict[bytes, bytes]) -> None:
         self._connection = connection
@@ -85,6 +87,7 @@ class Request:
         self.body: bytes | memoryview = b""
         self.ctx: Context | None = None
         self.keep_alive = True
+        self.route = ""
         self.started_s = time.perf_counter()
 
     def header(self, name: bytes) -> str:

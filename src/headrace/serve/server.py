@@ -1,0 +1,241 @@
+"""The server: one event loop, one listening socket, a repository behind a router.
+
+Life: `start` binds, `serve` runs until SIGTERM or Ctrl-C, then drains: the socket closes, readiness fails, open requests
+are finished (at most `drain_timeout_s`), models are drained and freed. A second signal ends it at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import ipaddress
+import logging
+import secrets
+import signal
+import time
+from collections.abc import Coroutine
+from email.utils import formatdate
+from itertools import count
+from typing import Any
+
+import msgspec
+
+from headrace.core.context import Context
+from headrace.errors import Cancelled, ConfigError, HeadraceError, Overloaded
+from headrace.serve.codec.http import SCRATCH_BYTES, HttpProtocol
+from headrace.serve.codec.message import Limits, Request, error_response
+from headrace.serve.codec.router import MethodNotAllowed, Router
+from headrace.serve.metrics import ServeMetrics
+from headrace.serve.repository import Repository
+from headrace.serve.routes.control import ControlGuard, control_routes
+from headrace.serve.routes.docs import docs_routes
+from headrace.serve.routes.health import health_routes
+from headrace.serve.routes.oip import oip_routes
+from headrace.serve.routes.pipelines import pipeline_routes
+
+__all__ = ["Server", "ServerSettings"]
+
+_log = logging.getLogger(__name__)
+
+BACKLOG = 2048
+
+
+class ServerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Where the server listens and what it allows. `port` 0 takes a free one; `token` guards model control."""
+
+    host: str = "127.0.0.1"
+    port: int = 8000
+    token: str = ""
+    drain_timeout_s: float = 30.0
+    access_log: bool = False
+    limits: Limits = Limits()
+
+
+class Server:
+    """Serves a repository over HTTP. Implements `serve.codec.http.Application`.
+
+    Attributes:
+        port: The bound port, after `start`.
+        draining: No new work is taken.
+    """
+
+    def __init__(self, repository: Repository, metrics: ServeMetrics, settings: ServerSettings) -> None:
+        self.limits = settings.limits
+        self.scratch = memoryview(bytearray(SCRATCH_BYTES))
+        self.connections: set[HttpProtocol] = set()
+        self.draining = False
+        self.port = settings.port
+        self._settings = settings
+        self._repository = repository
+        self._metrics = metrics
+        self._guard = ControlGuard(settings.token, _is_loopback(settings.host))
+        max_body = settings.limits.max_body_bytes
+        routes = [
+            *health_routes(metrics.registry, self._not_ready),
+            *oip_routes(repository, max_body),
+            *pipeline_routes(repository, max_body),
+            *control_routes(repository),
+        ]
+        self._router = Router([*routes, *docs_routes(routes)])
+        self._series: dict[tuple[str, int], Any] = {}
+        self._in_flight = 0
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._listener: asyncio.Server | None = None
+        self._sweeper: asyncio.TimerHandle | None = None
+        self._date = formatdate(usegmt=True)
+        self._ids = count()
+        self._id_prefix = secrets.token_hex(5)
+        metrics.http_busy.set_function(lambda: float(self._in_flight))
+        metrics.connections.set_function(lambda: float(len(self.connections)))
+
+    # -- life ----------------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Bind and begin to answer. Raises `ConfigError` when the address cannot be bound."""
+        loop = asyncio.get_running_loop()
+        try:
+            self._listener = await loop.create_server(
+                lambda: HttpProtocol(self), self._settings.host, self._settings.port, backlog=BACKLOG
+            )
+        except OSError as error:
+            raise ConfigError(f"cannot listen on {self._settings.host}:{self._settings.port}: {error}") from error
+        self.port = self._listener.sockets[0].getsockname()[1]
+        self._sweep()
+
+    async def serve(self) -> None:
+        """Run until SIGTERM or SIGINT, then drain; a second signal ends the draining."""
+        loop = asyncio.get_running_loop()
+        stop, hurry = asyncio.Event(), asyncio.Event()
+
+        def signalled() -> None:
+            (hurry if stop.is_set() else stop).set()
+
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, signalled)
+        await stop.wait()
+        drained = asyncio.ensure_future(self.stop())
+        hurried = asyncio.ensure_future(hurry.wait())
+        await asyncio.wait({drained, hurried}, return_when=asyncio.FIRST_COMPLETED)
+        hurried.cancel()
+        if not drained.done():
+            _log.warning("second signal: not waiting for %d open requests", self._in_flight)
+            drained.cancel()
+
+    async def stop(self) -> None:
+        """Drain and close: refuse new connections, finish open requests, free the models. Idempotent."""
+        if self.draining:
+            return
+        self.draining = True
+        if self._listener is not None:
+            self._listener.close()
+        for connection in list(self.connections):
+            if connection.idle():
+                connection.close()
+        try:
+            await asyncio.wait_for(self._idle.wait(), self._settings.drain_timeout_s)
+        except TimeoutError:
+            _log.warning("%d requests were still open after %g s", self._in_flight, self._settings.drain_timeout_s)
+        for connection in list(self.connections):
+            connection.close()
+        for task in self._tasks:
+            task.cancel()
+        await self._repository.close()
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+        for connection in list(self.connections):
+            connection.abort()
+
+    def _not_ready(self) -> str:
+        return "draining" if self.draining else self._repository.not_ready()
+
+    def _sweep(self) -> None:
+        self._date = formatdate(usegmt=True)
+        now = time.monotonic()
+        for connection in list(self.connections):
+            connection.sweep(now)
+        self._sweeper = asyncio.get_running_loop().call_later(1.0, self._sweep)
+
+    # -- requests ------------------------------------------------------------------------------------------------
+
+    def date(self) -> str:
+        return self._date
+
+    def handle(self, request: Request) -> None:
+        self._in_flight += 1
+        self._idle.clear()
+        ctx = request.ctx = Context(
+            request.header(b"x-request-id")[:128] or f"{self._id_prefix}-{next(self._ids):x}",
+            trace=request.header(b"traceparent"),
+        )
+        try:
+            if self._in_flight > self.limits.max_concurrency:
+                self._metrics.refused.labels(reason="concurrency").inc()
+                raise Overloaded(f"more than {self.limits.max_concurrency} requests are being answered")
+            route, params = self._router.find(request.method, request.path)
+            request.route = route.path
+            if route.control:
+                self._guard.check(request)
+            answer = route.handler(request, params)
+            if inspect.iscoroutine(answer):
+                self._spawn(request, ctx, answer)
+        except Exception as error:
+            self._fail(request, ctx, error)
+
+    def finished(self, request: Request, status: int) -> None:
+        self._in_flight -= 1
+        if self._in_flight == 0:
+            self._idle.set()
+        took_s = time.perf_counter() - request.started_s
+        key = (request.route, status)
+        series = self._series.get(key)
+        if series is None:
+            series = self._series[key] = self._metrics.http_s.labels(route=key[0] or "unknown", status=str(status))
+        series.observe(took_s)
+        if self._settings.access_log:
+            _log.info(
+                "%s %s %s %d %.2f ms", request.peer, request.method, request.path, status, took_s * 1e3,
+                extra={"request_id": request.ctx.request_id if request.ctx else ""},
+            )  # fmt: skip
+
+    def _spawn(self, request: Request, ctx: Context, answer: Coroutine[Any, Any, None]) -> None:
+        """Run a handler that waits; it is cancelled when the client goes away."""
+
+        async def guarded() -> None:
+            try:
+                await answer
+            except Exception as error:
+                self._fail(request, ctx, error)
+
+        task = asyncio.get_running_loop().create_task(guarded())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+        def gone(error: HeadraceError) -> None:
+            if isinstance(error, Cancelled):  # a deadline is the handler's to answer
+                task.cancel()
+
+        undo = ctx.on_cancel(gone)
+        task.add_done_callback(lambda _: undo())
+
+    def _fail(self, request: Request, ctx: Context, error: Exception) -> None:
+        if isinstance(error, HeadraceError):
+            if error.http_status >= 500 and error.__cause__ is not None:
+                _log.warning("request %s: %s", ctx.request_id, error, exc_info=error.__cause__)
+        else:
+            _log.error("request %s: %s %s failed", ctx.request_id, request.method, request.path, exc_info=error)
+            error = HeadraceError(f"internal error; the log has the details under request {ctx.request_id}")
+        response = error_response(error, ctx.request_id)
+        if isinstance(error, MethodNotAllowed):
+            response.headers += f"allow: {', '.join(error.allowed)}\r\n"
+        request.respond(response)
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
