@@ -217,7 +217,7 @@ def test_a_context_that_ended_stops_the_work():
             stage.process(payload, ctx)
 
 
-# -- bytes that are no recording -----------------------------------------------------------------------------------------
+# -- bytes that are no recording ---------------------------------------------------------------------------------------
 
 
 def test_no_bytes_are_refused():
