@@ -44,7 +44,7 @@ bench: $(DEV)  ## Run the benchmarks (each prints one JSON line and a table)
 	.venv/bin/python -m bench
 
 docs: $(DEV)  ## Build the documentation into site/
-	.venv/bin/mkdocs build --strict
+	NO_MKDOCS_2_WARNING=1 .venv/bin/mkdocs build --strict
 
 clean:  ## Remove everything these targets made
 	rm -rf .venv .venv-demo .demo build site dist .cache .coverage \

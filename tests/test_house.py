@@ -103,7 +103,7 @@ TRACES = re.compile(
             r"files\.pythonhosted",
             r"registry\.npmjs",
             r"deb\.debian\.org",
-            r"/root/",
+            r"/root/\.",
             r"/home/[a-z]+/",
         ]
     )
