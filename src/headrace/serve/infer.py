@@ -47,6 +47,11 @@ class Infer:
         self._outputs = dict(outputs or {})
         self._models: ModelResolver | None = None
 
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """The models this stage uses, so that the repository loads them first and keeps them while it is there."""
+        return (self.model,)
+
     def bind(self, models: ModelResolver) -> None:
         self._models = models
 
@@ -66,12 +71,23 @@ class Infer:
         if rows:
             answer = await self._ragged(model, taken, rows, ctx)
         else:
-            answer = await model.infer(
-                {name: value for name, value in taken.items() if not isinstance(value, list)}, ctx
+            answer = await self._infer(
+                model, {name: value for name, value in taken.items() if not isinstance(value, list)}, ctx
             )
         for name, value in answer.items():
             payload.tensors[self._outputs.get(name, name)] = value
         return payload
+
+    async def _infer(self, model: Inferrer, tensors: Tensors, ctx: Context) -> Tensors:
+        """Infer; a model closed by a reload after it was resolved hands the request to its successor."""
+        assert self._models is not None
+        try:
+            return await model.infer(tensors, ctx)
+        except Unavailable:
+            successor = self._models(self.model)
+            if successor is model:
+                raise
+            return await successor.infer(tensors, ctx)
 
     async def _ragged(
         self, model: Inferrer, taken: dict[str, Array | Ragged], rows: dict[str, Ragged], ctx: Context
@@ -81,6 +97,6 @@ class Infer:
             raise InvalidInput(f"model {self.model!r}: ragged inputs need the same number of rows each, got {counts}")
         count = next(iter(counts.values()))
         answers = await asyncio.gather(
-            *(model.infer({name: value[i][None] for name, value in rows.items()}, ctx) for i in range(count))
+            *(self._infer(model, {name: value[i][None] for name, value in rows.items()}, ctx) for i in range(count))
         )
         return {spec.name: [answer[spec.name][0] for answer in answers] for spec in model.outputs}

@@ -47,10 +47,12 @@ class Stage(Protocol):
     """One step of a pipeline.
 
     `process` may be a plain function (it runs on a worker thread, so it may block) or a coroutine (it runs on the
-    event loop and must not block). Two optional members are looked up by the pipeline compiler:
+    event loop and must not block). Four optional members are looked up by the pipeline:
 
     - `inline: bool = True` — a plain `process` so short (< 50 us) that it runs on the event loop itself;
-    - `bind(models: ModelResolver) -> None` — called once before the first request with `models(name) -> Model`.
+    - `bind(models: ModelResolver) -> None` — called once before the first request with `models(name) -> Model`;
+    - `needs: tuple[str, ...]` — names of the models it will ask for, which are loaded first;
+    - `close() -> None` — called once after the last request.
 
     Errors from the `headrace.errors` tree reach the client as they are; any other exception becomes `StageFailed`.
     """
@@ -60,7 +62,10 @@ class Stage(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
-    """Name, dtype and shape of one model input or output; -1 marks a dynamic axis, axis 0 is the batch."""
+    """Name, dtype and shape of one model input or output; -1 marks a dynamic axis, axis 0 is the batch.
+
+    Shape () is a scalar, or a tensor whose rank the model does not state.
+    """
 
     name: str
     dtype: np.dtype[Any]

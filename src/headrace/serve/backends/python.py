@@ -16,7 +16,7 @@ import numpy as np
 
 from headrace.errors import ConfigError, HeadraceError, LoadFailed, StageFailed, Unavailable
 from headrace.serve.protocol import Array, Tensors, TensorSpec
-from headrace.serve.tensors import check_tensors, datatype
+from headrace.serve.tensors import check_tensors, datatype, example
 from headrace.serve.usercode import UserCode
 
 __all__ = ["PythonBackend"]
@@ -73,7 +73,13 @@ class PythonBackend:
         self._infer = infer
 
     def warm(self) -> None:
-        """Call the user's `warm`; its errors are a failed load, as user code knows what it needs."""
+        """Call the user's `warm` (its error is a failed load); without one, run a row of zeros and only log a refusal."""
+        if not hasattr(self._model, "warm"):
+            try:
+                self.infer(example(self.inputs))
+            except HeadraceError as error:
+                _log.warning("model %r: warm-up input refused, the first request will be slower: %s", self.name, error)
+            return
         try:
             self._hook("warm")
         except (Exception, SystemExit) as error:

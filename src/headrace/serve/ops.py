@@ -1,0 +1,160 @@
+"""Stages by name: a `StageConfig` in, a checked and constructed `Stage` out.
+
+`OPS` maps short names to "module:Class", imported on first use, so that a pipeline pays only for what it uses. An op
+"package.module:attribute" is user code: a module beside the pipeline's `headrace.toml`, else an installed package.
+The attribute is a class, made with the stage's options, or a function `(payload, ctx, *, options…) -> payload`.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import inspect
+import typing
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Final
+
+import msgspec
+
+from headrace.core.context import Context
+from headrace.errors import ConfigError, HeadraceError
+from headrace.serve.config import StageConfig
+from headrace.serve.protocol import Payload, Stage
+from headrace.serve.usercode import UserCode, split_entry
+
+__all__ = ["OPS", "Function", "StageFactory", "create"]
+
+OPS: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "audio.decode": "headrace.serve.preprocess.audio:DecodeAudio",
+        "audio.frame": "headrace.serve.preprocess.frames:Frame",
+        "audio.resample": "headrace.serve.preprocess.audio:Resample",
+        "infer": "headrace.serve.infer:Infer",
+        "vad.probabilities": "headrace.serve.postprocess.vad:SpeechProbabilities",
+        "vad.segments": "headrace.serve.postprocess.vad:SpeechSegments",
+        "validate.confidence": "headrace.serve.postprocess.validate:Confidence",
+        "validate.finite": "headrace.serve.postprocess.validate:Finite",
+        "validate.range": "headrace.serve.postprocess.validate:Range",
+        "validate.schema": "headrace.serve.postprocess.validate:Schema",
+    }
+)
+
+
+class Function:
+    """A plain function or coroutine function `(payload, ctx) -> payload` as a stage."""
+
+    def __init__(self, function: Callable[[Payload, Context], Any]) -> None:
+        self.process = function
+
+
+def create(config: StageConfig) -> Stage:
+    """Build one stage from a registered op or an installed package. Raises `ConfigError`; see `StageFactory`."""
+    return StageFactory(None).create(config)
+
+
+class StageFactory:
+    """Builds the stages of one pipeline; user modules in `directory` are loaded once and shared by its stages.
+
+    `close` forgets the user's modules; call it when the stages are gone.
+    """
+
+    def __init__(self, directory: Path | None) -> None:
+        self._code = None if directory is None else UserCode(directory)
+
+    def create(self, config: StageConfig, name: str = "") -> Stage:
+        """The stage of one `[[stage]]` table.
+
+        Raises `ConfigError` naming the stage, the option, what was expected and what came; `MissingExtra` where an
+        optional dependency is absent.
+        """
+        where = f"stage {name or config.name or config.op!r}"
+        target = self._find(config.op, where)
+        if inspect.isclass(target):
+            options = _check_options(target, config.options, where)
+            try:
+                stage = target(**options)
+            except HeadraceError as error:
+                if isinstance(error, ConfigError):
+                    raise ConfigError(f"{where}: {error}") from error
+                raise
+            except Exception as error:
+                raise ConfigError(f"{where}: {type(error).__name__}: {error}") from error
+            if not callable(getattr(stage, "process", None)):
+                raise ConfigError(f"{where}: {target.__qualname__} has no method `process`")
+            return typing.cast(Stage, stage)
+        if not callable(target):
+            raise ConfigError(f"{where}: {config.op!r} is {type(target).__name__}; expected a class or a function")
+        options = _check_options(target, config.options, where, keyword_only=True)
+        return Function(functools.partial(target, **options) if options else target)
+
+    def close(self) -> None:
+        if self._code is not None:
+            self._code.close()
+
+    def _find(self, op: str, where: str) -> Any:
+        if ":" not in op:
+            if op not in OPS:
+                raise ConfigError(f'{where}: no op {op!r}; expected "module:Class" or one of {", ".join(sorted(OPS))}')
+            return _import(OPS[op])
+        try:
+            module, _ = split_entry(op)
+            if self._code is not None and self._code.has(module):
+                return self._code.load(op)
+            return _import(op)
+        except ConfigError as error:
+            raise ConfigError(f"{where}: {error}") from error
+        except HeadraceError:
+            raise
+        except (Exception, SystemExit) as error:
+            raise ConfigError(f"{where}: {op!r}: {type(error).__name__}: {error}") from error
+
+
+def _import(entry: str) -> Any:
+    module, attribute = split_entry(entry)
+    value: Any = importlib.import_module(module)
+    for part in attribute.split("."):
+        value = getattr(value, part)
+    return value
+
+
+def _check_options(
+    target: Callable[..., Any], options: Mapping[str, Any], where: str, *, keyword_only: bool = False
+) -> dict[str, Any]:
+    """Options checked against the signature of `target`, converted to the types it declares where TOML has no such type
+    (a list becomes a tuple, a string an enum member)."""
+    parameters = inspect.signature(target).parameters.values()
+    known = {
+        parameter.name: parameter
+        for parameter in parameters
+        if parameter.kind is parameter.KEYWORD_ONLY
+        or (parameter.kind is parameter.POSITIONAL_OR_KEYWORD and not keyword_only)
+    }
+    takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
+    for key in options:
+        if key not in known and not takes_any:
+            raise ConfigError(f"{where}: unknown option {key!r}; expected {', '.join(map(repr, known)) or 'none'}")
+    for key, parameter in known.items():
+        if parameter.default is parameter.empty and key not in options:
+            raise ConfigError(f"{where}: option {key!r} is missing")
+    hints = _hints(target)
+    return {key: _convert(value, hints.get(key, Any), key, where) for key, value in options.items()}
+
+
+def _hints(target: Callable[..., Any]) -> dict[str, Any]:
+    """Type hints of a constructor or function; empty where they cannot be evaluated (names only for type checkers)."""
+    try:
+        return typing.get_type_hints(target.__init__ if inspect.isclass(target) else target)
+    except (NameError, TypeError, AttributeError):
+        return {}
+
+
+def _convert(value: Any, hint: Any, key: str, where: str) -> Any:
+    try:
+        return msgspec.convert(value, hint)
+    except msgspec.ValidationError as error:
+        said = str(error).replace("`$", f"`{key}").replace("`", "")
+        raise ConfigError(f"{where}: option {key!r}: {said[:1].lower()}{said[1:]}; got {value!r}") from None
+    except TypeError:  # a type msgspec does not know: the constructor judges it
+        return value
