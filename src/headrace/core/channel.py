@@ -90,20 +90,26 @@ class Channel(Generic[T]):
 
     def send(self, item: T, timeout_s: float | None = None, ctx: Context | None = None) -> None:
         """Send `item`, waiting in this thread while the channel is full."""
-        _block(_Sending(self, item), timeout_s, ctx)
+        if ctx is not None or not self._put(item, None):
+            _block(_Sending(self, item), timeout_s, ctx)
 
     def recv(self, timeout_s: float | None = None, ctx: Context | None = None) -> T:
         """Take the oldest item, waiting in this thread while there is none."""
+        if ctx is None and (found := self._take(None)):
+            return found[0]
         operation = _Receiving((self,))
         _block(operation, timeout_s, ctx)
         return operation.item
 
     async def asend(self, item: T, timeout_s: float | None = None, ctx: Context | None = None) -> None:
         """Send `item`, suspending this task while the channel is full."""
-        await _ablock(_Sending(self, item), timeout_s, ctx)
+        if ctx is not None or not self._put(item, None):
+            await _ablock(_Sending(self, item), timeout_s, ctx)
 
     async def arecv(self, timeout_s: float | None = None, ctx: Context | None = None) -> T:
         """Take the oldest item, suspending this task while there is none."""
+        if ctx is None and (found := self._take(None)):
+            return found[0]
         operation = _Receiving((self,))
         await _ablock(operation, timeout_s, ctx)
         return operation.item
@@ -136,7 +142,8 @@ class Channel(Generic[T]):
                     _enrol(self._senders, waiter, front)
                 return False
             self._items.append(item)
-        self._wake(self._receivers)
+        if self._receivers:
+            self._wake(self._receivers)
         return True
 
     def _take(self, waiter: Waiter | None, front: bool = False) -> tuple[T] | tuple[()] | None:
@@ -149,7 +156,8 @@ class Channel(Generic[T]):
                     _enrol(self._receivers, waiter, front)
                 return ()
             item = self._items.popleft()
-        self._wake(self._senders)
+        if self._senders:
+            self._wake(self._senders)
         return (item,)
 
     def _wake(self, queue: OrderedDict[Waiter, None]) -> None:
