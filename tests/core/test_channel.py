@@ -109,7 +109,7 @@ def run_threads(*functions):
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(30)
+        thread.join(20)
         assert not thread.is_alive(), "a thread hangs"
     if errors:
         raise errors[0]
@@ -269,6 +269,25 @@ async def test_a_cancelled_receiver_loses_no_item_and_passes_its_wake_on():
     assert_idle(channel)
 
 
+async def test_a_receiver_that_was_robbed_keeps_its_place():
+    channel, order = Channel(1), []
+
+    async def receive(name):
+        order.append((name, await channel.arecv()))
+
+    tasks = [asyncio.create_task(receive(name)) for name in ("first", "second")]
+    await asyncio.sleep(0)
+    channel.send("robbed")
+    assert channel.try_recv() == "robbed"
+    await asyncio.sleep(0.01)  # the first one finds nothing and enrols again
+    for item in ("a", "b"):
+        channel.send(item)
+        await asyncio.sleep(0.01)
+    assert order == [("first", "a"), ("second", "b")]
+    await asyncio.gather(*tasks)
+    assert_idle(channel)
+
+
 async def test_a_cancelled_sender_passes_its_place_on():
     channel = Channel(1)
     channel.send("a")
@@ -310,7 +329,7 @@ def test_a_sleeper_on_a_dead_loop_is_passed_over():
         wait_until(lambda: len(channel._receivers) == 2)
         channel.send("item")
 
-    run_threads(lambda: got.append(channel.recv(timeout_s=20)), sender)
+    run_threads(lambda: got.append(channel.recv()), sender)
     assert got == ["item"]
     dead.close()
     assert_idle(channel)
