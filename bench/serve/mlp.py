@@ -1,6 +1,7 @@
-"""The tiny model every server in the comparison serves: a 16 -> 64 -> 4 MLP with ReLU, weights from a fixed seed.
+"""The tiny ONNX models of the benchmarks.
 
-`expected(x)` is the answer in float64, by which each server is judged; the `write_*` functions write ONNX files.
+Above all the one that every server in the comparison serves: a 16 -> 64 -> 4 MLP with ReLU, weights from a fixed seed.
+`expected(x)` is its answer in float64, by which each server is judged.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["HIDDEN", "INPUTS", "OUTPUTS", "expected", "write_binary_models", "write_mlp"]
+__all__ = ["HIDDEN", "INPUTS", "OUTPUTS", "expected", "write_affine", "write_binary_models", "write_mlp"]
 
 INPUTS, HIDDEN, OUTPUTS = 16, 64, 4
 OPSET = 17
@@ -54,6 +55,15 @@ def write_binary_models(root: Path, columns: int) -> tuple[Path, Path]:
     _save(total, [helper.make_node("ReduceSum", ["x"], ["y"], noop_with_empty_axes=0)], ["batch", columns], None, [])
     _save(echo, [helper.make_node("Identity", ["x"], ["y"])], ["batch", columns], ["batch", columns], [])
     return total, echo
+
+
+def write_affine(path: Path, columns: int) -> None:
+    """Write y = 2 x + 1 over [batch, columns] float32: exact for whole numbers below 2**23."""
+    from onnx import helper, numpy_helper
+
+    nodes = [helper.make_node("Mul", ["x", "two"], ["d"]), helper.make_node("Add", ["d", "one"], ["y"])]
+    constants = [numpy_helper.from_array(np.array(v, np.float32), n) for n, v in (("two", 2), ("one", 1))]
+    _save(path, nodes, ["batch", columns], ["batch", columns], constants)
 
 
 def _save(path: Path, nodes: list, shape_in: list, shape_out: list | None, initializers: list) -> None:

@@ -23,7 +23,8 @@ def add_model(root: Path, name: str, file: Path, config: str = "") -> None:
     (root / name / "current").symlink_to("1")
 
 
-def add_pipeline(root: Path, name: str, config: str) -> None:
-    """Declare pipeline `name` by the text of its `headrace.toml`."""
+def add_pipeline(root: Path, name: str, config: str, module: Path) -> None:
+    """Declare pipeline `name` by the text of its `headrace.toml`; `module` holds its own stages."""
     (root / name).mkdir(parents=True)
+    shutil.copyfile(module, root / name / module.name)
     (root / name / "headrace.toml").write_text(config, "utf-8")
