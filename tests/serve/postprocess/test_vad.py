@@ -184,6 +184,26 @@ async def test_a_cancelled_request_stops_between_calls():
     assert len(model.calls) == 3
 
 
+async def test_a_reload_half_way_starts_over_with_the_successor():
+    class Closing(Loudness):
+        async def infer(self, tensors, ctx):
+            if len(self.calls) == 2:
+                raise Unavailable("model 'vad-model' is being unloaded")
+            return await super().infer(tensors, ctx)
+
+    old, new = Closing(), Loudness()
+    stage = SpeechProbabilities("vad-model", block_frames=3)
+    stage.bind(lambda name: new if old.calls else old)
+    payload = Frame(512, 64).process(Payload(tensors={"audio": bursts(0)}), Context())
+    payload = await stage.process(payload, Context())
+    np.testing.assert_array_equal(
+        payload.tensors["probabilities"], (await whole(Loudness(), bursts(0))).tensors["probabilities"]
+    )
+    stage.bind(lambda name: old)
+    with pytest.raises(Unavailable, match="being unloaded"):
+        await stage.process(payload, Context())
+
+
 async def test_stages_refuse_payloads_that_lack_their_tensor():
     stage = SpeechProbabilities("vad-model")
     with pytest.raises(Unavailable, match="not bound"):

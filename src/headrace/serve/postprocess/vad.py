@@ -79,6 +79,7 @@ class SpeechProbabilities:
         if not model or block_frames < 1:
             raise ConfigError("vad.probabilities: `model` must name a model and `block_frames` be 1 or more")
         self.model = model
+        self.needs = (model,)
         self.block_frames = block_frames
         self._models: ModelResolver | None = None
 
@@ -88,13 +89,22 @@ class SpeechProbabilities:
     async def process(self, payload: Payload, ctx: Context, /) -> Payload:
         if self._models is None:
             raise Unavailable(f"vad.probabilities: model {self.model!r} is not bound to a repository")
-        model = self._models(self.model)
-        _check_model(self.model, model)
         frames = payload.tensors.get("frames")
         if not isinstance(frames, np.ndarray) or frames.shape[1:] != (CONTEXT + FRAME,):
             got = list(frames.shape) if isinstance(frames, np.ndarray) else type(frames).__name__
             raise InvalidInput(f"vad.probabilities: `frames` is {got}; expected shape [frames, {CONTEXT + FRAME}]")
-        payload.tensors["probabilities"] = await _probabilities(model, frames, VadState(), ctx, self.block_frames)
+        model = self._models(self.model)
+        _check_model(self.model, model)
+        try:
+            found = await _probabilities(model, frames, VadState(), ctx, self.block_frames)
+        except Unavailable:
+            # Closed by a reload half-way. The state of one version means nothing to the next: start over with that.
+            successor = self._models(self.model)
+            if successor is model:
+                raise
+            _check_model(self.model, successor)
+            found = await _probabilities(successor, frames, VadState(), ctx, self.block_frames)
+        payload.tensors["probabilities"] = found
         return payload
 
 
