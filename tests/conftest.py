@@ -6,6 +6,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+import uvloop
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -29,3 +30,8 @@ def tracked(checkout: Path) -> list[Path]:
         pytest.skip("not a git checkout")
     names = {Path(name) for name in listing.stdout.decode().split("\0") if name}
     return sorted(name for name in names if (checkout / name).is_file())
+
+
+def pytest_asyncio_loop_factories(config, item):
+    """Coroutine tests run on the loop the server runs on."""
+    return {"uvloop": uvloop.new_event_loop}

@@ -15,9 +15,9 @@ from collections.abc import Callable
 from typing import Protocol, cast
 
 import httptools
-import numpy as np
 
 from headrace.errors import HeadraceError, InvalidInput, PayloadTooLarge, Unavailable
+from headrace.serve.codec.body import DIRECT_BODY_BYTES, Body
 from headrace.serve.codec.message import (
     REASONS,
     HeadersTooLarge,
@@ -30,14 +30,11 @@ from headrace.serve.codec.message import (
 
 __all__ = ["Application", "HttpProtocol"]
 
-DIRECT_BODY_BYTES = 64 * 1024
-"""Bodies at least this long bypass the parser and are received into their own buffer."""
-
 SCRATCH_BYTES = 256 * 1024
 """Size of the receive buffer that all connections of a server share."""
 
 LINGER_S = 2.0
-ALIGNMENT = 64
+"""How long the input of a refused request is discarded before its connection is cut."""
 
 
 class Application(Protocol):
@@ -71,9 +68,7 @@ class HttpProtocol(asyncio.BufferedProtocol):
         self._header_bytes = 0  # of the parsed head
         self._head_bytes = 0  # fed to the parser since the head began, parsed or not
         self._incoming: Request | None = None
-        self._chunks: list[bytes] = []
-        self._received = 0
-        self._buffer: memoryview | None = None
+        self._body = Body()
         self._upgrade = False
         self._queue: deque[Request] = deque()
         self._busy: Request | None = None
@@ -117,21 +112,21 @@ class HttpProtocol(asyncio.BufferedProtocol):
     # -- bytes in -----------------------------------------------------------------------------------------------
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        if self._buffer is not None and not self._discarding:
-            return self._buffer[self._received :]
-        return self._app.scratch
+        body = self._body
+        return self._app.scratch if body.buffer is None or self._discarding else body.buffer[body.received :]
 
     def buffer_updated(self, nbytes: int) -> None:
         if self._discarding:
             return
-        if self._buffer is not None:
-            self._received += nbytes
-            self._progress = time.monotonic()
-            if self._received == len(self._buffer):
-                self._parser = httptools.HttpRequestParser(self)
-                self._complete(self._buffer)
+        body = self._body
+        if body.buffer is None:
+            self._feed(self._app.scratch[:nbytes])
             return
-        self._feed(self._app.scratch[:nbytes])
+        body.received += nbytes
+        self._progress = time.monotonic()
+        if body.complete:
+            self._parser = httptools.HttpRequestParser(self)  # the old one still waits for the bytes it did not see
+            self._complete()
 
     def _feed(self, data: memoryview) -> None:
         try:
@@ -181,7 +176,6 @@ class HttpProtocol(asyncio.BufferedProtocol):
         request = Request(self, parser.get_method().decode("latin-1"), self._target, headers)
         request.keep_alive = parser.should_keep_alive()
         self._incoming = request
-        self._received = 0
         self._upgrade = parser.should_upgrade()
         self._since = self._progress = time.monotonic()
         length = int(headers.get(b"content-length", b"0")) if not self._fault else 0
@@ -191,32 +185,23 @@ class HttpProtocol(asyncio.BufferedProtocol):
             )
         if self._fault is not None:
             return
-        if length >= DIRECT_BODY_BYTES:
-            self._buffer = _aligned_buffer(length, headers.get(b"inference-header-content-length", b""))
+        lead = headers.get(b"inference-header-content-length", b"")
+        self._body = Body(length, int(lead) if lead.isdigit() and len(lead) < 12 else 0)
         if headers.get(b"expect", b"").lower() == b"100-continue":
             self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
     def on_body(self, chunk: bytes) -> None:
         if self._fault is not None:
             return
-        end = self._received + len(chunk)
-        if self._buffer is not None:
-            self._buffer[self._received : end] = chunk
-        elif end > self._app.limits.max_body_bytes:
+        if self._body.received + len(chunk) > self._app.limits.max_body_bytes:
             self._fault = PayloadTooLarge(f"body longer than {self._app.limits.max_body_bytes} bytes")
         else:
-            self._chunks.append(chunk)
-        self._received = end
-        self._progress = time.monotonic()
+            self._body.append(chunk)
+            self._progress = time.monotonic()
 
     def on_message_complete(self) -> None:
-        if self._upgrade or self._fault is not None:
-            return
-        chunks = self._chunks
-        if self._buffer is not None:
-            self._complete(self._buffer)
-        else:
-            self._complete(chunks[0] if len(chunks) == 1 else b"".join(chunks))
+        if not self._upgrade and self._fault is None:
+            self._complete()
 
     def _ignore_upgrade(self, rest: bytes) -> None:
         """Serve a request that offers another protocol as plain HTTP/1.1: its body begins right after the head."""
@@ -227,26 +212,22 @@ class HttpProtocol(asyncio.BufferedProtocol):
             self._fault = InvalidInput("a chunked request cannot ask for a protocol upgrade")
             return
         length = int(request.headers.get(b"content-length", b"0"))
-        body, rest = rest[:length], rest[length:]
-        if self._buffer is None:
-            self._buffer = memoryview(bytearray(length))
-        self._buffer[: len(body)] = body
-        self._received = len(body)
-        if self._received == length:
-            self._complete(self._buffer)
-            if rest:
-                self._feed(memoryview(rest))
+        if self._body.buffer is None:
+            self._body.reserve(length)
+        self._body.append(rest[:length])
+        if self._body.complete:
+            self._complete()
+            if rest[length:]:
+                self._feed(memoryview(rest[length:]))
 
     # -- requests out, responses back ------------------------------------------------------------------------------
 
-    def _complete(self, body: bytes | memoryview) -> None:
+    def _complete(self) -> None:
         request = self._incoming
         assert request is not None
-        request.body = body
+        request.body = self._body.take()
         self._incoming = None
-        self._buffer = None
-        self._chunks = []
-        self._received = 0
+        self._body = Body()
         self._in_head = False
         self._since = time.monotonic()
         if self._busy is not None or self._paused_at is not None:
@@ -303,8 +284,7 @@ class HttpProtocol(asyncio.BufferedProtocol):
         self._fault = error
         self._discarding = True
         self._incoming = None
-        self._buffer = None
-        self._chunks = []
+        self._body = Body()
         self._queue.clear()
         if self._busy is None:
             self._send(error_response(error), keep=False)
@@ -334,9 +314,9 @@ class HttpProtocol(asyncio.BufferedProtocol):
         elif self._incoming is not None:
             silent, took = now - self._progress, now - self._since
             if silent > limits.body_timeout_s or (
-                took > limits.body_timeout_s and self._received < took * limits.min_body_rate
+                took > limits.body_timeout_s and self._body.received < took * limits.min_body_rate
             ):
-                self._reject(RequestTimeout(f"body too slow: {self._received} bytes in {took:.1f} s"))
+                self._reject(RequestTimeout(f"body too slow: {self._body.received} bytes in {took:.1f} s"))
         elif self._busy is None and (self._app.draining or now - self._since > limits.keep_alive_s):
             self._transport.close()
 
@@ -352,15 +332,3 @@ class HttpProtocol(asyncio.BufferedProtocol):
 
 CRLF = "\r\n"
 _nbytes: Callable[[bytes | memoryview], int] = lambda part: part.nbytes if isinstance(part, memoryview) else len(part)  # noqa: E731
-
-
-def _aligned_buffer(length: int, header_length: bytes) -> memoryview:
-    """A body buffer whose byte `header_length` (where binary tensors begin) lies on a 64-byte boundary.
-
-    NumPy's allocation is not touched before data arrives, so a client that announces much and sends little costs
-    address space, not memory.
-    """
-    lead = int(header_length) if header_length.isdigit() and int(header_length) <= length else 0
-    raw = np.empty(length + ALIGNMENT, np.uint8)
-    offset = -(raw.ctypes.data + lead) % ALIGNMENT
-    return raw[offset : offset + length].data

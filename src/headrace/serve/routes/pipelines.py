@@ -51,9 +51,9 @@ class PipelineRoutes:
             raise UnsupportedMedia("send the bytes themselves (curl --data-binary @FILE), not multipart/form-data")
         data = body_of(request, self._max_body_bytes)
         if not len(data):
-            raise InvalidInput(f"body: empty; pipeline {pipeline.name!r} takes {pipeline.consumes or 'bytes'}")
+            raise InvalidInput(f"body: empty; pipeline {pipeline.name!r} takes {pipeline.config.consumes or 'bytes'}")
         payload = Payload(data=data, media_type=media_type)
-        if pipeline.consumes == "text":
+        if pipeline.config.consumes == "text":
             payload.text = _text(data)
         answer = await pipeline.run(payload, _within(request, pipeline))
         request.respond(json_response(answer.result))
@@ -74,14 +74,14 @@ class PipelineRoutes:
         request.respond(json_response({"model_name": pipeline.name, "text_output": text}))
 
     async def _generate(self, request: Request, pipeline: Pipeline, text: str, parameters: dict[str, Any]) -> str:
-        if pipeline.consumes != "text":
-            raise InvalidInput(f"pipeline {pipeline.name!r} takes {pipeline.consumes or 'bytes'}, not text")
+        if pipeline.config.consumes != "text":
+            raise InvalidInput(f"pipeline {pipeline.name!r} takes {pipeline.config.consumes or 'bytes'}, not text")
         payload = Payload(text=text, metadata={"parameters": parameters})
         answer = await pipeline.run(payload, _within(request, pipeline))
         return answer.result if isinstance(answer.result, str) else answer.text
 
     def _only_text_pipeline(self) -> Pipeline:
-        found = [pipeline for pipeline in self._repository.pipelines() if pipeline.consumes == "text"]
+        found = [pipeline for pipeline in self._repository.pipelines() if pipeline.config.consumes == "text"]
         if len(found) != 1:
             names = ", ".join(pipeline.name for pipeline in found) or "none"
             raise NotFound(f"`model` must name a text pipeline; this server has: {names}")
@@ -128,7 +128,7 @@ def pipeline_routes(repository: Repository, max_body_bytes: int) -> list[Route]:
 
 def _within(request: Request, pipeline: Pipeline) -> Context:
     assert request.ctx is not None
-    request.ctx.limit(timeout_of(request, pipeline.timeout_s))
+    request.ctx.limit(timeout_of(request, pipeline.config.timeout_s))
     return request.ctx
 
 
