@@ -278,6 +278,11 @@ class Process:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
             self.returncode = self._process.wait()
+            give_up = time.monotonic() + 2.0
+            with contextlib.suppress(ProcessLookupError):
+                while time.monotonic() < give_up:
+                    os.killpg(self._process.pid, 0)
+                    time.sleep(0.01)
             self._process = None
         self._log.close()
 

@@ -1,7 +1,8 @@
-"""Soak test: a real `headrace serve` under a mix of good, broken, huge, slow and abandoned requests, every answer judged.
+"""Soak test of a real `headrace serve`: good, broken, huge, slow and abandoned requests, and every answer judged.
 
-In: minutes, connections, a seed. Out: a table of kind x answer, memory and descriptors over time, and one JSON line; the
-exit status is 1 when an answer was unexpected or mixed up, memory grew, descriptors leaked, or the end was not graceful.
+In: minutes, connections, a seed. Out: a table of kind x answer, memory and descriptors over time, and one JSON line.
+The exit status is 1 when an answer was unexpected or mixed up, memory grew, descriptors leaked, or the server did not
+end gracefully.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ import sys
 import typer
 
 import headrace
-from headrace.cli import models, pull
+from headrace.cli import bench, models, pull
 from headrace.errors import HeadraceError
 
 __all__ = ["app", "main"]
@@ -36,6 +36,7 @@ def root(
 
 app.command("pull", epilog=pull.EPILOG)(pull.command)
 app.add_typer(models.command, name="models")
+app.add_typer(bench.command, name="bench")
 
 
 def main() -> None:

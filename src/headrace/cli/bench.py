@@ -17,11 +17,16 @@ from headrace.errors import NotFound
 
 __all__ = ["command"]
 
+
+def _examples(*lines: str) -> str:
+    return "\n\n".join(["[bold]Examples[/bold]", *(f"headrace bench {line}" for line in lines)])
+
+
 command = typer.Typer(
     name="bench",
     help="Measure Headrace beside its peers (from a source checkout).",
     no_args_is_help=True,
-    epilog="[bold]Examples[/bold]\n\nheadrace bench serve\n\nheadrace bench soak --minutes 2",
+    epilog=_examples("serve", "soak --minutes 2"),
     rich_markup_mode="rich",
 )
 
@@ -57,9 +62,7 @@ def _flag(name: str, on: bool) -> list[str]:
     return [name] if on else []
 
 
-@command.command(
-    epilog="[bold]Examples[/bold]\n\nheadrace bench serve\n\nheadrace bench serve --peers mosec,bare --rounds 3 --json"
-)
+@command.command(epilog=_examples("serve", "serve --peers mosec,bare --rounds 3 --json"))
 def serve(
     seconds: Annotated[float, typer.Option(min=1, help="Length of one measurement.")] = 5,
     rounds: Annotated[int, typer.Option(min=1, help="Rounds over all servers, alternating between them.")] = 5,
@@ -79,9 +82,7 @@ def serve(
     _run("serve/run.py", *figures, *choices, *_flag("--json", json))
 
 
-@command.command(
-    epilog="[bold]Examples[/bold]\n\nheadrace bench soak\n\nheadrace bench soak --minutes 1 --connections 8 --json"
-)
+@command.command(epilog=_examples("soak", "soak --minutes 1 --connections 8 --json"))
 def soak(
     minutes: Annotated[float, typer.Option(min=0.05, help="How long the load lasts.")] = 10,
     connections: Annotated[int, typer.Option(min=1, max=1024, help="Clients at a time.")] = 32,
@@ -93,19 +94,19 @@ def soak(
          *_flag("--json", json))  # fmt: skip
 
 
-@command.command(epilog="[bold]Examples[/bold]\n\nheadrace bench core\n\nheadrace bench core --json")
+@command.command(epilog=_examples("core", "core --json"))
 def core(json: Json = False) -> None:
     """Measure channels, rings and pools."""
     _run("core.py", *_flag("--json", json))
 
 
-@command.command(epilog="[bold]Examples[/bold]\n\nheadrace bench ocr\n\nheadrace bench ocr --json")
+@command.command(epilog=_examples("ocr", "ocr --json"))
 def ocr(json: Json = False) -> None:
     """Read text in images: the pipeline beside the reference implementation."""
     _run("ocr.py", *_flag("--json", json))
 
 
-@command.command(epilog="[bold]Examples[/bold]\n\nheadrace bench vad\n\nheadrace bench vad --json")
+@command.command(epilog=_examples("vad", "vad --json"))
 def vad(json: Json = False) -> None:
     """Find speech in audio: the pipeline beside the reference implementation."""
     _run("vad.py", *_flag("--json", json))

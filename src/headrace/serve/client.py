@@ -114,10 +114,8 @@ class Client:
         _, answer = self._exchange(method, path, body, headers)
         try:
             return json.loads(answer)
-        except ValueError as error:
-            raise Unavailable(
-                f"{self.url}{path} did not answer with JSON; is it a Headrace server? ({error})"
-            ) from None
+        except ValueError:
+            raise Unavailable(f"{self.url}{path} did not answer with JSON; is it a Headrace server?") from None
 
     def _exchange(
         self, method: str, path: str, body: bytes | None = None, headers: Mapping[str, str] | None = None
