@@ -1,6 +1,7 @@
 import base64
 import hashlib
 import os
+import textwrap
 import zipfile
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 from headrace.store.edit import Fetched
 from headrace.store.files import copy_stream
 from headrace.store.progress import Silent
+from headrace.store.recipe import load_recipe
 from headrace.store.versions import Repository
 
 
@@ -95,3 +97,19 @@ def offline_pip(tmp_path, monkeypatch):
     monkeypatch.setenv("PIP_FIND_LINKS", str(links))
     monkeypatch.setenv("HEADRACE_CACHE", str(tmp_path / "cache"))
     return links
+
+
+@pytest.fixture
+def write_recipe(tmp_path, monkeypatch):
+    """Write recipe `demo` and let the store see it instead of the shipped ones; returns the folder of recipes."""
+
+    def write(recipe, configs):
+        folder = tmp_path / "recipes"
+        (folder / "demo").mkdir(parents=True, exist_ok=True)
+        (folder / "demo/recipe.toml").write_text(textwrap.dedent(recipe))
+        for name, content in configs.items():
+            (folder / "demo" / name).write_text(content)
+        monkeypatch.setattr("headrace.store.pull.load_recipe", lambda name: load_recipe(name, folder))
+        return folder
+
+    return write
