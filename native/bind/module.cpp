@@ -1,13 +1,13 @@
 // The Python face of the native core: one bind_<topic>() per topic, nothing else.
-#include <nanobind/nanobind.h>
-#include <nanobind/stl/string.h>
-#include <nanobind/stl/vector.h>
-
-#include "headrace/cpu.hpp"
-
-namespace nb = nanobind;
+#include "bind.hpp"
 
 NB_MODULE(_ext, m) {
+  using namespace headrace::bind;
   m.doc() = "Headrace native core";
-  m.def("cpu_features", &headrace::cpu_features);
+  bind_errors(m);
+  bind_cpu(m);
+  bind_shm(m);
+  bind_ring(m);
+  bind_pool(m);
+  bind_workers(m);
 }

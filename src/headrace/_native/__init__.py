@@ -1,5 +1,27 @@
 """The compiled extension, re-exported under one name so that the rest of the package never touches `_ext`."""
 
-from headrace._native._ext import cpu_features
+from headrace._native._ext import (
+    BufferPool,
+    Lease,
+    MpmcRing,
+    SharedSegment,
+    SpscRing,
+    ThreadPool,
+    best_isa,
+    choose_isa,
+    cpu_features,
+    supported_isas,
+)
 
-__all__ = ["cpu_features"]
+__all__ = [
+    "BufferPool",
+    "Lease",
+    "MpmcRing",
+    "SharedSegment",
+    "SpscRing",
+    "ThreadPool",
+    "best_isa",
+    "choose_isa",
+    "cpu_features",
+    "supported_isas",
+]
