@@ -7,7 +7,7 @@ import sys
 import typer
 
 import headrace
-from headrace.cli import bench, models, pull
+from headrace.cli import bench, doctor, infer, models, pull, serve
 from headrace.errors import HeadraceError
 
 __all__ = ["app", "main"]
@@ -34,6 +34,9 @@ def root(
     pass
 
 
+app.command("doctor", epilog=doctor.EPILOG)(doctor.command)
+app.command("infer", epilog=infer.EPILOG)(infer.command)
+app.command("serve", epilog=serve.EPILOG)(serve.command)
 app.command("pull", epilog=pull.EPILOG)(pull.command)
 app.add_typer(models.command, name="models")
 app.add_typer(bench.command, name="bench")
