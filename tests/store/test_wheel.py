@@ -170,6 +170,13 @@ def test_a_truncated_wheel_is_refused(tmp_path, build_wheel, cut):
         extract(wheel, ["a/x"], tmp_path, Silent())
 
 
+def test_more_than_the_limit_is_refused_before_anything_is_written(take, tmp_path, monkeypatch):
+    monkeypatch.setattr("headrace.store.sources.wheel._LARGEST_TOTAL", 999)
+    with pytest.raises(IntegrityError, match="the files wanted are 1000 bytes, more than 999"):
+        take("a", files={"a/x": b"x" * 400, "a/y": b"x" * 600})
+    assert not [path for path in (tmp_path / "out").rglob("*") if path.is_file()]
+
+
 @given(
     st.lists(st.text("ab./*", min_size=1, max_size=8), min_size=1, max_size=6, unique=True),
     st.lists(st.text("ab./*[]?", min_size=1, max_size=8), min_size=1, max_size=3),
