@@ -28,7 +28,7 @@ Where: TypeAlias = Literal["any", "loop", "thread"]
 
 
 class Observer(Protocol):
-    """Told of every stage that ran, on the event loop.
+    """Told of every stage that ran, by the thread that ran it; must be thread-safe.
 
     `started_s` is a `time.perf_counter()` value; `error` is None, or what the stage raised.
     """
@@ -70,9 +70,6 @@ class _Progress:
     stage: str = ""
     started_s: float = 0.0
     left: bool = False
-
-
-Report: TypeAlias = tuple[str, float, float]
 
 
 class Plan:
@@ -165,13 +162,11 @@ class Plan:
                 raise
             raise failure from failure.__cause__
         finally:
-            if self._observer is not None:
-                self._report(call.name, ctx, started_s, time.perf_counter() - started_s, failure)
+            self._report(call.name, ctx, started_s, failure)
 
     async def _hop(self, group: _Group, payload: Payload, ctx: Context, watch: Watch, branch: Branch | None) -> Payload:
         """Run a whole group on one worker thread."""
         progress = _Progress(group.calls[0].name, time.perf_counter())
-        reports: list[Report] = []
 
         def work() -> Payload:
             value = payload
@@ -182,7 +177,8 @@ class Plan:
                 ctx.check()
                 before = branch.values() if branch is not None else None
                 value = _settled(call.name, call.process(value, ctx), branch, before)
-                reports.append((call.name, progress.started_s, time.perf_counter() - progress.started_s))
+                if not progress.left:
+                    self._report(call.name, ctx, progress.started_s, None)
             return value
 
         failure: BaseException | None = None
@@ -195,16 +191,12 @@ class Plan:
                 raise
             raise failure from failure.__cause__
         finally:
-            if self._observer is not None:
-                for stage, started_s, seconds in reports[:]:
-                    self._report(stage, ctx, started_s, seconds, None)
-                if failure is not None:
-                    took_s = time.perf_counter() - progress.started_s
-                    self._report(progress.stage, ctx, progress.started_s, took_s, failure)
+            if failure is not None:
+                self._report(progress.stage, ctx, progress.started_s, failure)
 
-    def _report(self, stage: str, ctx: Context, started_s: float, seconds: float, error: BaseException | None) -> None:
-        assert self._observer is not None
-        self._observer.stage(self.pipeline, stage, ctx, started_s, seconds, error)
+    def _report(self, stage: str, ctx: Context, started_s: float, error: BaseException | None) -> None:
+        if self._observer is not None:
+            self._observer.stage(self.pipeline, stage, ctx, started_s, time.perf_counter() - started_s, error)
 
 
 def _compile(graph: Graph) -> list[_Group]:
