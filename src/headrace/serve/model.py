@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 
 from headrace.core.context import Context
-from headrace.core.telemetry import Registry
+from headrace.core.telemetry import Registry, Tracer
 from headrace.errors import Cancelled, HeadraceError, InvalidInput, LoadFailed
 from headrace.serve.config import ModelConfig
 from headrace.serve.metrics import ModelSeries, ServeMetrics
@@ -42,7 +42,14 @@ class Model:
     """
 
     def __init__(
-        self, name: str, version: str, backend: Backend, config: ModelConfig, metrics: ServeMetrics, warm_s: float
+        self,
+        name: str,
+        version: str,
+        backend: Backend,
+        config: ModelConfig,
+        metrics: ServeMetrics,
+        warm_s: float,
+        tracer: Tracer | None = None,
     ) -> None:
         self.name = name
         self.version = version
@@ -56,6 +63,7 @@ class Model:
         self.warm_s = warm_s
         self.series = ModelSeries(metrics, name, version)
         self._backend = backend
+        self._tracer = tracer if tracer is not None and tracer.enabled else None
         self._closing: asyncio.Task[None] | None = None
         runtime = config.runtime
         self._instances = runtime.instances if backend.thread_safe else 1
@@ -77,7 +85,13 @@ class Model:
 
     @classmethod
     async def load(
-        cls, name: str, version: str, backend: Backend, config: ModelConfig, metrics: ServeMetrics | None = None
+        cls,
+        name: str,
+        version: str,
+        backend: Backend,
+        config: ModelConfig,
+        metrics: ServeMetrics | None = None,
+        tracer: Tracer | None = None,
     ) -> Model:
         """Load and warm `backend` on a thread. Raises `LoadFailed`; nothing stays acquired then."""
         try:
@@ -85,7 +99,7 @@ class Model:
         except asyncio.CancelledError:
             await asyncio.to_thread(backend.free)
             raise
-        return cls(name, version, backend, config, metrics or ServeMetrics(Registry()), warm_s)
+        return cls(name, version, backend, config, metrics or ServeMetrics(Registry()), warm_s, tracer)
 
     def submit(self, tensors: Tensors, ctx: Context, done: Done) -> Work:
         """Check the inputs and queue them; `done(outputs, error)` follows on the event loop, exactly once.
@@ -173,6 +187,15 @@ class Model:
         series.batch_rows.observe(rows)
         for work in batch:
             series.queue_s.observe(start_s - work.enqueued_s)
+            if self._tracer is not None and work.ctx.trace:
+                facts: dict[str, str | int | float] = {
+                    "model": self.name,
+                    "version": self.version,
+                    "batch_rows": rows,
+                    "batch_requests": len(batch),
+                    "queue_s": start_s - work.enqueued_s,
+                }
+                self._tracer.record("run", work.ctx, took_s, facts)
 
 
 def _load(name: str, backend: Backend) -> float:

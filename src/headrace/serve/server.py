@@ -1,7 +1,7 @@
 """The server: one event loop, one listening socket, a repository behind a router.
 
-Life: `start` binds, `serve` runs until SIGTERM or Ctrl-C, then drains: the socket closes, readiness fails, open requests
-are finished (at most `drain_timeout_s`), models are drained and freed. A second signal ends it at once.
+Life: `start` binds, `serve` runs until SIGTERM or Ctrl-C, then drains: the socket closes, readiness fails, open
+requests are finished (at most `drain_timeout_s`), models are drained and freed. A second signal ends it at once.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from typing import Any
 import msgspec
 
 from headrace.core.context import Context
+from headrace.core.telemetry import Tracer
 from headrace.errors import Cancelled, ConfigError, HeadraceError, Overloaded
 from headrace.serve.codec.http import SCRATCH_BYTES, HttpProtocol
 from headrace.serve.codec.message import Limits, Request, error_response
@@ -59,7 +60,9 @@ class Server:
         draining: No new work is taken.
     """
 
-    def __init__(self, repository: Repository, metrics: ServeMetrics, settings: ServerSettings) -> None:
+    def __init__(
+        self, repository: Repository, metrics: ServeMetrics, settings: ServerSettings, tracer: Tracer | None = None
+    ) -> None:
         self.limits = settings.limits
         self.scratch = memoryview(bytearray(SCRATCH_BYTES))
         self.connections: set[HttpProtocol] = set()
@@ -68,6 +71,7 @@ class Server:
         self._settings = settings
         self._repository = repository
         self._metrics = metrics
+        self._tracer = tracer if tracer is not None and tracer.enabled else None
         self._guard = ControlGuard(settings.token, _is_loopback(settings.host))
         max_body = settings.limits.max_body_bytes
         routes = [
@@ -147,6 +151,13 @@ class Server:
         for connection in list(self.connections):
             connection.abort()
 
+    @property
+    def url(self) -> str:
+        """Where a local client finds the server."""
+        host = self._settings.host
+        host = "127.0.0.1" if host in ("0.0.0.0", "::", "") else f"[{host}]" if ":" in host else host
+        return f"http://{host}:{self.port}"
+
     def _not_ready(self) -> str:
         return "draining" if self.draining else self._repository.not_ready()
 
@@ -165,10 +176,10 @@ class Server:
     def handle(self, request: Request) -> None:
         self._in_flight += 1
         self._idle.clear()
-        ctx = request.ctx = Context(
-            request.header(b"x-request-id")[:128] or f"{self._id_prefix}-{next(self._ids):x}",
-            trace=request.header(b"traceparent"),
-        )
+        ctx = request.ctx = Context(request.header(b"x-request-id")[:128] or f"{self._id_prefix}-{next(self._ids):x}")
+        if self._tracer is not None:
+            request.span = self._tracer.root("http", ctx, request.header(b"traceparent"))
+            request.span.__enter__()
         try:
             if self._in_flight > self.limits.max_concurrency:
                 self._metrics.refused.labels(reason="concurrency").inc()
@@ -193,6 +204,10 @@ class Server:
         if series is None:
             series = self._series[key] = self._metrics.http_s.labels(route=key[0] or "unknown", status=str(status))
         series.observe(took_s)
+        if request.span is not None:
+            request.span.set("http.route", request.route)
+            request.span.set("http.response.status_code", status)
+            request.span.__exit__(None, None, None)
         if self._settings.access_log:
             _log.info(
                 "%s %s %s %d %.2f ms", request.peer, request.method, request.path, status, took_s * 1e3,

@@ -8,6 +8,7 @@ from typing import Protocol
 import msgspec
 
 from headrace.core.context import Context
+from headrace.core.telemetry import Span
 from headrace.errors import HeadraceError, InvalidInput
 
 __all__ = ["REASONS", "HeadersTooLarge", "Limits", "Request", "RequestTimeout", "Response", "error_response"]
@@ -75,7 +76,19 @@ class Request:
         started_s: `time.perf_counter()` when the head was complete.
     """
 
-    __slots__ = ("_connection", "body", "ctx", "headers", "keep_alive", "method", "path", "query", "route", "started_s")
+    __slots__ = (
+        "_connection",
+        "body",
+        "ctx",
+        "headers",
+        "keep_alive",
+        "method",
+        "path",
+        "query",
+        "route",
+        "span",
+        "started_s",
+    )
 
     def __init__(self, connection: Connection, method: str, target: bytes, headers: dict[bytes, bytes]) -> None:
         self._connection = connection
@@ -88,6 +101,7 @@ class Request:
         self.ctx: Context | None = None
         self.keep_alive = True
         self.route = ""
+        self.span: Span | None = None
         self.started_s = time.perf_counter()
 
     def header(self, name: bytes) -> str:

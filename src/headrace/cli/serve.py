@@ -1,0 +1,122 @@
+"""`headrace serve`: a model repository in, an HTTP server out, until SIGTERM or Ctrl-C."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from headrace.core.telemetry import TraceSettings
+    from headrace.serve.repository import Repository
+    from headrace.serve.server import ServerSettings
+
+__all__ = ["EPILOG", "command"]
+
+EPILOG = """[bold]Examples[/bold]
+
+headrace serve
+
+headrace serve ./models --port 9000 --access-log
+
+headrace serve ./models --host 0.0.0.0 --token "$TOKEN" --max-body-mb 16
+
+headrace serve ./models --trace-exporter http://localhost:4318/v1/traces --trace-ratio 0.01
+"""
+
+
+def command(
+    repo: Annotated[
+        Path | None,
+        typer.Argument(metavar="[REPO]", envvar="HEADRACE_REPO", help="Model repository. Default: ./models."),
+    ] = None,
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 takes a free one.")] = 8000,
+    token: Annotated[
+        str, typer.Option(envvar="HEADRACE_TOKEN", help="Token that model control needs; required off loopback.")
+    ] = "",
+    max_body_mb: Annotated[int, typer.Option(min=1, help="Largest request body, MiB.")] = 64,
+    max_concurrency: Annotated[int, typer.Option(min=1, help="Requests answered at once; more get 429.")] = 2048,
+    drain_timeout: Annotated[float, typer.Option(min=0, help="Seconds open requests get at shutdown.")] = 30.0,
+    access_log: Annotated[bool, typer.Option("--access-log", help="Log each request.")] = False,
+    log_format: Annotated[str, typer.Option(help="auto, text or json (auto: text on a terminal).")] = "auto",
+    log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "info",
+    trace_exporter: Annotated[
+        str, typer.Option(help="none, console, or the URL of an OTLP collector; needs the extra otel.")
+    ] = "none",
+    trace_ratio: Annotated[
+        float, typer.Option(min=0, max=1, help="Share of requests without a traceparent to trace.")
+    ] = 0.01,
+) -> None:
+    """Serve every model and pipeline of a repository over HTTP.
+
+    Open Inference Protocol V2 under /v2, pipelines under /v1/pipelines/NAME, /generate, /healthz, /readyz, /metrics,
+    /docs. On SIGTERM or Ctrl-C open requests are finished first; a second signal ends it at once.
+    """
+    import uvloop
+
+    from headrace.core import logs
+    from headrace.core.telemetry import TraceSettings
+    from headrace.errors import ConfigError
+    from headrace.serve.codec.message import Limits
+    from headrace.serve.server import ServerSettings
+    from headrace.store.versions import default_root
+
+    if log_format not in ("auto", "text", "json"):
+        raise ConfigError(f"--log-format: expected auto, text or json, got {log_format!r}")
+    logs.setup(log_format, log_level)  # type: ignore[arg-type]
+    settings = ServerSettings(
+        host=host,
+        port=port,
+        token=token,
+        drain_timeout_s=drain_timeout,
+        access_log=access_log,
+        limits=Limits(max_body_bytes=max_body_mb << 20, max_concurrency=max_concurrency),
+    )
+    root = repo or default_root()
+    uvloop.run(_serve(root, settings, TraceSettings(trace_ratio, trace_exporter)))
+
+
+async def _serve(root: Path, settings: ServerSettings, traces: TraceSettings) -> None:
+    import asyncio
+    import gc
+
+    from headrace.core.telemetry import LoopLag, ProcessMetrics, Registry, Tracer
+    from headrace.serve.metrics import ServeMetrics
+    from headrace.serve.repository import Repository
+    from headrace.serve.server import Server
+
+    registry = Registry()
+    process = ProcessMetrics(registry)
+    lag = asyncio.create_task(LoopLag(registry).run())
+    tracer = Tracer(traces)
+    metrics = ServeMetrics(registry)
+    repository = Repository(root, metrics, tracer=tracer, drain_timeout_s=settings.drain_timeout_s)
+    server = Server(repository, metrics, settings, tracer)
+    try:
+        await server.start()
+        serving = asyncio.create_task(server.serve())
+        loading = asyncio.create_task(_load(repository, server.url))
+        await asyncio.wait({serving, loading}, return_when=asyncio.FIRST_COMPLETED)
+        if loading.done() and not serving.done():
+            loading.result()
+            gc.collect()
+            gc.freeze()  # what was loaded lives as long as the server; the collector need not walk it again
+        await serving
+    finally:
+        await server.stop()
+        lag.cancel()
+        process.close()
+        tracer.close()
+    typer.echo("headrace: drained, bye", err=True)
+
+
+async def _load(repository: Repository, url: str) -> None:
+    await repository.start()
+    entries = repository.index()
+    ready = [entry["name"] for entry in entries if entry["state"] == "READY"]
+    typer.echo(f"headrace: serving {len(ready)} of {len(entries)} on {url}  (docs: {url}/docs)", err=True)
+    for entry in entries:
+        line = f"  {entry['name']:<24} {entry['state'].lower()}"
+        typer.echo(f"{line}{'  ' + entry['reason'] if entry['reason'] else ''}", err=True)
