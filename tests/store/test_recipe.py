@@ -2,9 +2,9 @@ import tomllib
 
 import pytest
 
-from headrace.errors import ConfigError, InvalidInput, NotFound
+from headrace.errors import ConfigError, Conflict, InvalidInput, NotFound
 from headrace.store.names import check_model
-from headrace.store.pull import pull_recipe
+from headrace.store.pull import pull_model, pull_recipe
 from headrace.store.recipe import load_recipe, recipe_names
 from headrace.store.sources import open_source, split_pin
 from headrace.store.verify import verify
@@ -59,8 +59,25 @@ def test_a_bad_recipe_names_its_file_or_key(write_recipe, recipe, error, message
 def test_a_pipeline_does_not_take_the_name_of_a_model(repository, install, write_recipe):
     install("p", {"a": b"x"})
     write_recipe('description = ""\n[[pipeline]]\nname = "p"\nconfig = "c"', {"c": "x = 1\n"})
-    with pytest.raises(InvalidInput, match="is a model"):
+    with pytest.raises(Conflict, match="is a model"):
         pull_recipe(repository, "demo")
+
+
+def test_a_model_does_not_take_the_name_of_a_pipeline(repository, write_recipe, tmp_path):
+    write_recipe('description = ""\n[[pipeline]]\nname = "p"\nconfig = "c"', {"c": '[[stage]]\nop = "x"\n'})
+    pull_recipe(repository, "demo")
+    (tmp_path / "m.onnx").write_bytes(b"x")
+    with pytest.raises(Conflict, match=r"'p' in .* is a pipeline"):
+        pull_model(repository, str(tmp_path / "m.onnx"), name="p")
+    assert repository.versions("p") == []
+
+
+def test_a_config_may_be_written_before_its_model_is_pulled(repository, tmp_path):
+    (repository.root / "m").mkdir(parents=True)
+    (repository.root / "m/headrace.toml").write_text('backend = "onnx"\nfile = "x.onnx"\n')
+    (tmp_path / "m.onnx").write_bytes(b"x")
+    assert pull_model(repository, str(tmp_path / "m.onnx")).config == "unchanged"
+    assert "x.onnx" in (repository.root / "m/headrace.toml").read_text()
 
 
 @pytest.mark.models

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import shutil
+import tomllib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -116,7 +117,9 @@ class Edit:
             (scratch / MANIFEST).write_bytes(manifest.encode())
             fsync_tree(scratch)
             damaged = target.exists()
-            if damaged:
+            if (
+                damaged
+            ):  # the one change of two renames: between them `current` may lead nowhere, instead of to bad bytes
                 target.rename(self.folder / scratch_name("removed"))
             scratch.rename(target)
             fsync_dir(self.folder)
@@ -135,6 +138,13 @@ class Edit:
     def has_config(self) -> bool:
         """Whether there is a `headrace.toml`."""
         return (self.folder / CONFIG).is_file()
+
+    def is_pipeline(self) -> bool:
+        """Whether there is a `headrace.toml` that declares stages; one that cannot be read declares nothing."""
+        try:
+            return "stage" in tomllib.loads((self.folder / CONFIG).read_text("utf-8"))
+        except (FileNotFoundError, UnicodeDecodeError, tomllib.TOMLDecodeError):
+            return False
 
     def write_config(self, content: bytes, *, force: bool = False) -> Literal["written", "unchanged", "kept"]:
         """Write `headrace.toml` unless one with other content is there (`kept`), which `force` replaces."""

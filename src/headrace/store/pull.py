@@ -11,7 +11,7 @@ from typing import Literal
 
 import msgspec
 
-from headrace.errors import IntegrityError, InvalidInput
+from headrace.errors import Conflict, IntegrityError, InvalidInput
 from headrace.store.edit import Edit, Fetched
 from headrace.store.manifest import Manifest, content_pin
 from headrace.store.names import check_model, check_path, check_version
@@ -65,7 +65,8 @@ def pull_model(
         config: Content of `headrace.toml`; default: guessed from the type of the files.
         switch: Whether to make the version current. The first version of a model always becomes current.
 
-    Raises `IntegrityError` if the content differs from the pin (nothing is installed then), and what the source raises.
+    Raises `IntegrityError` if the content differs from the pin (nothing is installed then), `Conflict` if the name is a
+    pipeline's or the version holds other content, and what the source raises.
     """
     progress = progress or Silent()
     bare, pin = split_pin(uri)
@@ -83,6 +84,8 @@ def pull_model(
         return _rename(fetched, target, file) if file else fetched
 
     with repository.edit(name, say=progress.note) as model:
+        if model.is_pipeline():
+            raise Conflict(f"{name!r} in {repository.root} is a pipeline; give the model another name")
         manifest = _already(model, pin, version, file, progress)
         status: Literal["installed", "unchanged", "repaired"] = "unchanged"
         if manifest is None:
@@ -118,7 +121,7 @@ def pull_recipe(
     for part in recipe.pipeline:
         with repository.edit(part.name, say=(progress or Silent()).note) as pipeline:
             if pipeline.versions():
-                raise InvalidInput(f"{part.name!r} in {repository.root} is a model; the pipeline needs that name")
+                raise Conflict(f"{part.name!r} in {repository.root} is a model; the pipeline needs that name")
             config = pipeline.write_config(configs[part.config], force=force_config)
         status: Literal["configured", "unchanged"] = "configured" if config == "written" else "unchanged"
         pulled.append(Pulled(part.name, "pipeline", status, "", False, "", 0, "", config))
