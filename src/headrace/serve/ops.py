@@ -131,15 +131,18 @@ def _check_options(
         if parameter.kind is parameter.KEYWORD_ONLY
         or (parameter.kind is parameter.POSITIONAL_OR_KEYWORD and not keyword_only)
     }
-    takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
+    rest = next((parameter.name for parameter in parameters if parameter.kind is parameter.VAR_KEYWORD), "")
     for key in options:
-        if key not in known and not takes_any:
+        if key not in known and not rest:
             raise ConfigError(f"{where}: unknown option {key!r}; expected {', '.join(map(repr, known)) or 'none'}")
     for key, parameter in known.items():
         if parameter.default is parameter.empty and key not in options:
             raise ConfigError(f"{where}: option {key!r} is missing")
     hints = _hints(target)
-    return {key: _convert(value, hints.get(key, Any), key, where) for key, value in options.items()}
+    return {
+        key: _convert(value, hints.get(key if key in known else rest, Any), key, where)
+        for key, value in options.items()
+    }
 
 
 def _hints(target: Callable[..., Any]) -> dict[str, Any]:
