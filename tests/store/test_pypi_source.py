@@ -1,7 +1,9 @@
+import ensurepip
 import hashlib
 import itertools
 import os
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -163,3 +165,16 @@ def test_two_builds_of_a_version_are_left_to_pip(offline_pip, build_wheel, tmp_p
     with pytest.raises(NotFound):
         cache.get("demo", "1.0", Silent())
     assert os.listdir(other)
+
+
+def test_a_pip_too_old_to_report_bytes_still_downloads(offline_pip, build_wheel, fetch, monkeypatch, tmp_path):
+    bundled = Path(ensurepip.__file__).parent / "_bundled"
+    old = [path for path in bundled.glob("pip-*.whl") if int(path.name.split("-")[1].split(".")[0]) < 24]
+    if not old:
+        pytest.skip("this Python bundles no pip before 24")
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\nPYTHONPATH={old[0]} exec {sys.executable} -S "$@"\n')
+    python.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(python))
+    build_wheel(offline_pip, FILES)
+    assert fetch("pypi://demo/m.onnx")[1] == {"m.onnx": FILES["demo/data/m.onnx"]}
