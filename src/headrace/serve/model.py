@@ -22,7 +22,6 @@ from headrace.serve.config import ModelConfig
 from headrace.serve.metrics import ModelSeries, ServeMetrics
 from headrace.serve.protocol import Backend, Tensors, TensorSpec
 from headrace.serve.scheduler.batcher import Batcher
-from headrace.serve.scheduler.policy import INLINE_LIMIT_S
 from headrace.serve.scheduler.work import Done, Work
 from headrace.serve.tensors import check_tensors
 
@@ -69,17 +68,18 @@ class Model:
         self._instances = runtime.instances if backend.thread_safe else 1
         self._executor = ThreadPoolExecutor(self._instances, thread_name_prefix=f"model-{name}")
         fixed = all(-1 not in spec.shape[1:] for spec in self.inputs)
+        steady = fixed and getattr(backend, "steady", False)
         self._batcher = Batcher(
             name,
             backend.infer,
             self._executor,
             config.batching,
-            runtime.execution,
+            "thread" if runtime.execution == "auto" and not steady else runtime.execution,
             self._instances,
             joinable=self.joinable,
             fixed=fixed,
             observe=self._observe,
-            run_s=warm_s if fixed else max(warm_s, INLINE_LIMIT_S),  # a warm-up on one small row says little
+            run_s=warm_s,
         )
         self.series.queued.set_function(lambda: float(self._batcher.queued))
 

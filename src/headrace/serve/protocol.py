@@ -79,6 +79,9 @@ class Backend(Protocol):
     Attributes:
         inputs, outputs: Known after `load`.
         thread_safe: Whether `infer` may run in several threads at once; the scheduler enforces it.
+
+    An optional `steady: bool = True` says that the time of `infer` depends on the input's shapes alone; only then may
+    the scheduler run it on the event loop, and only while it measures short. User code is never assumed to be steady.
     """
 
     inputs: tuple[TensorSpec, ...]

@@ -12,7 +12,7 @@ import numpy as np
 from headrace.core.extras import require
 from headrace.errors import HeadraceError, InvalidInput, LoadFailed, StageFailed, Unavailable
 from headrace.serve.backends.onnx_file import opsets
-from headrace.serve.protocol import Tensors, TensorSpec
+from headrace.serve.protocol import Array, Tensors, TensorSpec
 from headrace.serve.tensors import check_tensors, example
 
 __all__ = ["OnnxBackend"]
@@ -49,6 +49,7 @@ class OnnxBackend:
     """
 
     thread_safe = True
+    steady = True
 
     def __init__(self, file: Path, name: str = "", threads: int = 1) -> None:
         self.file = file
@@ -58,6 +59,7 @@ class OnnxBackend:
         self.metadata: dict[str, str] = {}
         self._threads = threads
         self._names: list[str] = []
+        self._strings: list[str] = []
         self._run: Any = None
 
     def load(self) -> None:
@@ -81,6 +83,7 @@ class OnnxBackend:
         self.outputs = tuple(self._spec(node) for node in session.get_outputs())
         self.metadata = _metadata(session.get_modelmeta(), self.file)
         self._names = [spec.name for spec in self.outputs]
+        self._strings = [spec.name for spec in self.inputs if spec.dtype == np.object_]
         self._run = session.run
 
     def warm(self) -> None:
@@ -92,6 +95,8 @@ class OnnxBackend:
 
     def infer(self, tensors: Tensors, /) -> Tensors:
         names = self._names
+        if self._strings:
+            tensors = {**tensors, **{name: _text(name, tensors[name]) for name in self._strings if name in tensors}}
         try:
             return dict(zip(names, self._run(names, tensors), strict=True))
         except Exception as error:
@@ -127,6 +132,16 @@ class OnnxBackend:
         if type(error).__name__ == "InvalidArgument" or _SHAPE_TROUBLE.search(message):
             return InvalidInput(f"model {self.name!r}: {message}")
         return StageFailed(self.name, message)
+
+
+def _text(name: str, array: Array) -> Array:
+    """Elements as `str`: ONNX Runtime would take the `repr` of bytes. Raises `InvalidInput` for bytes beside UTF-8."""
+    text = np.empty(array.shape, np.object_)
+    try:
+        text.ravel()[:] = [item.decode() if isinstance(item, bytes) else item for item in array.ravel()]
+    except UnicodeDecodeError as error:
+        raise InvalidInput(f"tensor {name!r}: ONNX strings are UTF-8, got {error.object[:20]!r}") from None
+    return text
 
 
 _SHAPE_TROUBLE: Final = re.compile(r"shape|dimension|broadcast|\brank\b|axis|out of (data )?bounds", re.I)

@@ -186,7 +186,8 @@ class Batcher:
 
     def _run(self, batch: list[Work]) -> None:
         self._inline = runs_inline(self._execution, self._run_s, self._inline)
-        if self._inline:
+        oversized = batch[0].rows > self._max_batch and self._execution == "auto"
+        if self._inline and not oversized:
             self._settle(batch, *self._timed(batch))
             return
         self._running += 1

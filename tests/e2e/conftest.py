@@ -1,0 +1,183 @@
+"""A real `headrace serve` process over a small repository of real models, for everything that talks HTTP."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+SLOW = """
+import time
+
+def run(tensors):
+    time.sleep(float(tensors["seconds"].max()))
+    return {"slept": tensors["seconds"]}
+"""
+
+BROKEN = """
+def run(tensors):
+    raise RuntimeError("the model's own fault")
+"""
+
+SHOUT = """
+from headrace.serve.protocol import Payload
+
+class Shout:
+    inline = True
+
+    def process(self, payload: Payload, ctx) -> Payload:
+        payload.result = payload.text.upper()
+        return payload
+"""
+
+SECONDS = 'name = "seconds"\ndatatype = "FP32"\nshape = [-1]\n'
+
+
+def onnx_mlp(path: Path) -> None:
+    """x [n, 16] -> Gemm -> Relu -> Gemm -> y [n, 4], seeded."""
+    import onnx
+    from onnx import TensorProto, helper, numpy_helper
+
+    random = np.random.default_rng(0)
+
+    def weight(name, *shape):
+        return numpy_helper.from_array((random.standard_normal(shape) * 0.1).astype(np.float32), name)
+
+    graph = helper.make_graph(
+        [
+            helper.make_node("Gemm", ["x", "w1", "b1"], ["a"]),
+            helper.make_node("Relu", ["a"], ["h"]),
+            helper.make_node("Gemm", ["h", "w2", "b2"], ["y"]),
+        ],
+        "mlp",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 16])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", 4])],
+        [weight("w1", 16, 64), weight("b1", 64), weight("w2", 64, 4), weight("b2", 4)],
+    )
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), path)
+
+
+def onnx_identity(path: Path) -> None:
+    """x [n, m] of FP32 and names [n] of strings, both unchanged."""
+    import onnx
+    from onnx import TensorProto, helper
+
+    graph = helper.make_graph(
+        [helper.make_node("Identity", ["x"], ["y"]), helper.make_node("Identity", ["names"], ["same_names"])],
+        "identity",
+        [
+            helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", "m"]),
+            helper.make_tensor_value_info("names", TensorProto.STRING, ["n"]),
+        ],
+        [
+            helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", "m"]),
+            helper.make_tensor_value_info("same_names", TensorProto.STRING, ["n"]),
+        ],
+    )
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), path)
+
+
+def make_repository(root: Path) -> Path:
+    def model(name: str, toml: str, **files: str) -> Path:
+        folder = root / name / "1"
+        folder.mkdir(parents=True)
+        (root / name / "headrace.toml").write_text(toml)
+        for stem, text in files.items():
+            (folder / f"{stem}.py").write_text(text)
+        return folder
+
+    python = f'backend = "python"\nentry = "code:run"\n[[inputs]]\n{SECONDS}[[outputs]]\n'
+    onnx_mlp(model("mlp", 'backend = "onnx"\nallow_nan = false\n') / "model.onnx")
+    onnx_identity(model("identity", 'backend = "onnx"\n') / "model.onnx")
+    model("slow", python + SECONDS.replace("seconds", "slept"), code=SLOW)
+    model("broken", python + SECONDS, code=BROKEN)
+    (model("corrupt", 'backend = "onnx"\n') / "model.onnx").write_bytes(b"this is not a model")
+    model("typo", 'backend = "onnx"\n[batching]\nmax_bach = 4\n')
+    shout = root / "shout"
+    shout.mkdir()
+    (shout / "headrace.toml").write_text('consumes = "text"\n[[stage]]\nop = "shout:Shout"\n')
+    (shout / "shout.py").write_text(SHOUT)
+    return root
+
+
+class Running:
+    """A server process, its port, and a plain client."""
+
+    def __init__(self, repo: Path, *options: str) -> None:
+        self.repo = repo
+        self.log = repo.parent / "server.log"
+        with self.log.open("wb") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "headrace", "serve", str(repo), "--port", "0", *options],
+                stdout=log,
+                stderr=log,
+                env={**os.environ, "PYTHONUNBUFFERED": "1"},
+            )
+        self.port = self._wait()
+
+    def _wait(self) -> int:
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline:
+            if self.process.poll() is not None:
+                raise RuntimeError(f"server exited {self.process.returncode}: {self.log.read_text()}")
+            found = re.search(r"serving .* on http://[^:]+:(\d+)", self.log.read_text())
+            if found:
+                return int(found[1])
+            time.sleep(0.05)
+        raise RuntimeError(f"server not up: {self.log.read_text()}")
+
+    def request(self, method: str, path: str, body=None, headers=None, timeout=30):
+        """Status, headers and decoded body (JSON where it is)."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout)
+        try:
+            data = json.dumps(body).encode() if isinstance(body, dict | list) else body
+            connection.request(method, path, data, headers or {})
+            response = connection.getresponse()
+            raw = response.read()
+            kind = response.headers.get("content-type", "")
+            return response.status, response.headers, json.loads(raw) if kind.startswith("application/json") else raw
+        finally:
+            connection.close()
+
+    def stop(self) -> int:
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(30)
+
+
+@pytest.fixture(scope="session")
+def repository(tmp_path_factory) -> Path:
+    return make_repository(tmp_path_factory.mktemp("serve") / "models")
+
+
+@pytest.fixture(scope="session")
+def server(repository):
+    running = Running(repository)
+    yield running
+    assert running.stop() == 0, running.log.read_text()
+
+
+@pytest.fixture
+def start(tmp_path):
+    """Start further servers over a fresh repository; they are stopped at the end of the test."""
+    started = []
+
+    def run(*options: str) -> Running:
+        root = make_repository(tmp_path / f"run{len(started)}" / "models")
+        started.append(Running(root, *options))
+        return started[-1]
+
+    yield run
+    for running in started:
+        if running.process.poll() is None:
+            running.process.kill()
+            running.process.wait(10)
