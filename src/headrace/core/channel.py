@@ -11,15 +11,14 @@ was taken out of the queue and leaves without using what it was woken for wakes 
 
 from __future__ import annotations
 
-import time
 from collections import OrderedDict, deque
 from collections.abc import AsyncIterator, Iterator, Sequence
 from threading import RLock
-from typing import Generic, Protocol, TypeVar, overload
+from typing import Generic, TypeVar, overload
 
 from headrace.core.context import Context
-from headrace.core.waiter import TaskWaiter, ThreadWaiter, Waiter
-from headrace.errors import ChannelClosed, ConfigError, DeadlineExceeded
+from headrace.core.waiter import Waiter, ablock, block
+from headrace.errors import ChannelClosed, ConfigError
 
 __all__ = ["Channel", "aselect", "select"]
 
@@ -91,27 +90,27 @@ class Channel(Generic[T]):
     def send(self, item: T, timeout_s: float | None = None, ctx: Context | None = None) -> None:
         """Send `item`, waiting in this thread while the channel is full."""
         if ctx is not None or not self._put(item, None):
-            _block(_Sending(self, item), timeout_s, ctx)
+            block(_Sending(self, item), timeout_s, ctx)
 
     def recv(self, timeout_s: float | None = None, ctx: Context | None = None) -> T:
         """Take the oldest item, waiting in this thread while there is none."""
         if ctx is None and (found := self._take(None)):
             return found[0]
         operation = _Receiving((self,))
-        _block(operation, timeout_s, ctx)
+        block(operation, timeout_s, ctx)
         return operation.item
 
     async def asend(self, item: T, timeout_s: float | None = None, ctx: Context | None = None) -> None:
         """Send `item`, suspending this task while the channel is full."""
         if ctx is not None or not self._put(item, None):
-            await _ablock(_Sending(self, item), timeout_s, ctx)
+            await ablock(_Sending(self, item), timeout_s, ctx)
 
     async def arecv(self, timeout_s: float | None = None, ctx: Context | None = None) -> T:
         """Take the oldest item, suspending this task while there is none."""
         if ctx is None and (found := self._take(None)):
             return found[0]
         operation = _Receiving((self,))
-        await _ablock(operation, timeout_s, ctx)
+        await ablock(operation, timeout_s, ctx)
         return operation.item
 
     def __iter__(self) -> Iterator[T]:
@@ -191,7 +190,7 @@ def select(
     over; `ChannelClosed` is raised once all of them are. Other errors as for `Channel.recv`.
     """
     operation = _Receiving(channels)
-    _block(operation, timeout_s, ctx)
+    block(operation, timeout_s, ctx)
     return operation.source, operation.item
 
 
@@ -200,16 +199,8 @@ async def aselect(
 ) -> tuple[Channel[T], T]:
     """`select` for an asyncio task."""
     operation = _Receiving(channels)
-    await _ablock(operation, timeout_s, ctx)
+    await ablock(operation, timeout_s, ctx)
     return operation.source, operation.item
-
-
-class _Operation(Protocol):
-    def attempt(self, waiter: Waiter | None, front: bool) -> bool:
-        """Do it, or enrol `waiter` (at the front when it waits not for the first time) and return False."""
-
-    def leave(self, waiter: Waiter) -> None:
-        """`waiter` sleeps no more."""
 
 
 class _Sending(Generic[T]):
@@ -253,61 +244,6 @@ class _Receiving(Generic[T]):
     def leave(self, waiter: Waiter) -> None:
         for channel in self._channels:
             channel._leave(channel._receivers, waiter)
-
-
-def _block(operation: _Operation, timeout_s: float | None, ctx: Context | None) -> None:
-    if ctx is not None:
-        ctx.check()
-    if operation.attempt(None, False):
-        return
-    until_s = None if timeout_s is None else time.monotonic() + timeout_s
-    waiter = ThreadWaiter()
-    undo = ctx.on_cancel(waiter.on_cancel) if ctx is not None else None
-    try:
-        front = False
-        while not operation.attempt(waiter, front):
-            waiter.wait(_patience_s(until_s, timeout_s, ctx))
-            front = True
-            if ctx is not None:
-                ctx.check()
-    finally:
-        if undo is not None:
-            undo()
-        operation.leave(waiter)
-
-
-async def _ablock(operation: _Operation, timeout_s: float | None, ctx: Context | None) -> None:
-    if ctx is not None:
-        ctx.check()
-    if operation.attempt(None, False):
-        return
-    until_s = None if timeout_s is None else time.monotonic() + timeout_s
-    waiter = TaskWaiter()
-    undo = ctx.on_cancel(waiter.on_cancel) if ctx is not None else None
-    try:
-        front = False
-        while not operation.attempt(waiter, front):
-            await waiter.wait(_patience_s(until_s, timeout_s, ctx))
-            front = True
-            if ctx is not None:
-                ctx.check()
-    finally:
-        if undo is not None:
-            undo()
-        operation.leave(waiter)
-
-
-def _patience_s(until_s: float | None, timeout_s: float | None, ctx: Context | None) -> float | None:
-    """Seconds to sleep before looking again; raises `DeadlineExceeded` when `until_s` is past."""
-    left_s = None
-    if until_s is not None:
-        left_s = until_s - time.monotonic()
-        if left_s <= 0:
-            raise DeadlineExceeded(f"channel: waited {timeout_s} s in vain")
-    limit_s = ctx.remaining_s() if ctx is not None else None
-    if left_s is None or limit_s is None:
-        return limit_s if left_s is None else left_s
-    return min(left_s, limit_s)
 
 
 def _enrol(queue: OrderedDict[Waiter, None], waiter: Waiter, front: bool) -> None:
