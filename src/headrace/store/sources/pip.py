@@ -5,6 +5,7 @@ Only wheels are asked for, so that no set-up code of a package runs on this mach
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -51,8 +52,14 @@ def _run(requirement: str, folder: Path, bar: str, step: Step) -> tuple[int, str
         "--",
         requirement,
     ]
+    # pip's temporary files go where the wheel goes: swept with it if pip is killed, and no small /tmp gets filled.
+    scratch = folder / "tmp"
+    scratch.mkdir(exist_ok=True)
+    environment = {**os.environ, "TMPDIR": str(scratch)}
     with tempfile.TemporaryFile() as errors:
-        child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors)
+        child = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors, env=environment
+        )
         try:
             assert child.stdout is not None
             for line in child.stdout:
