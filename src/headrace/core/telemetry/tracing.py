@@ -25,6 +25,9 @@ from headrace.errors import ConfigError
 
 __all__ = ["Attributes", "Span", "TraceSettings", "Tracer"]
 
+# All tries of one export together; also the longest that a collector which is down holds up `Tracer.close`.
+_EXPORT_TIMEOUT_S = 2.0
+
 Attributes: TypeAlias = Mapping[str, str | bool | int | float]
 
 
@@ -181,7 +184,7 @@ class Tracer:
         self._start(name, ctx, attributes, end_ns - int(duration_s * 1e9)).end(end_ns)
 
     def close(self) -> None:
-        """Export what is pending and stop. Spans opened later are dropped."""
+        """Export what is pending and stop; takes about 2 s when the collector is down. Later spans are dropped."""
         if self._provider is not None:
             self._provider.shutdown()
 
@@ -202,4 +205,5 @@ class Tracer:
 
 def _otlp(url: str) -> Any:
     exporter = require("opentelemetry.exporter.otlp.proto.http.trace_exporter", "otel").OTLPSpanExporter
-    return exporter(endpoint=url if urlsplit(url).path.strip("/") else url.rstrip("/") + "/v1/traces")
+    endpoint = url if urlsplit(url).path.strip("/") else url.rstrip("/") + "/v1/traces"
+    return exporter(endpoint=endpoint, timeout=_EXPORT_TIMEOUT_S)
