@@ -6,6 +6,7 @@ import http.client
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -171,8 +172,10 @@ def start(tmp_path):
     """Start further servers over a fresh repository; they are stopped at the end of the test."""
     started = []
 
-    def run(*options: str) -> Running:
+    def run(*options: str, without: tuple[str, ...] = ()) -> Running:
         root = make_repository(tmp_path / f"run{len(started)}" / "models")
+        for name in without:
+            shutil.rmtree(root / name)
         started.append(Running(root, *options))
         return started[-1]
 

@@ -239,7 +239,7 @@ def test_models_load_reload_and_unload_while_serving(start):
     thread.join()
     assert not failures
     assert server.request("POST", "/v2/repository/models/mlp/unload", {})[0] == 200
-    assert infer(server)[0] == 503
+    assert infer(server)[0] == 404
     assert server.request("POST", "/v2/repository/models/nope/load", {})[0] == 404
     assert server.request("POST", "/v2/repository/models/corrupt/load", {})[0] == 500
     assert server.request("POST", "/v2/repository/models/mlp/load", {})[0] == 200

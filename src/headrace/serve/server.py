@@ -80,7 +80,7 @@ class Server:
             *pipeline_routes(repository, max_body),
             *control_routes(repository),
         ]
-        self._router = Router([*routes, *docs_routes(routes)])
+        self._router = Router([*routes, *docs_routes(routes, self._names)])
         self._series: dict[tuple[str, int], Any] = {}
         self._in_flight = 0
         self._idle = asyncio.Event()
@@ -157,6 +157,15 @@ class Server:
         host = self._settings.host
         host = "127.0.0.1" if host in ("0.0.0.0", "::", "") else f"[{host}]" if ":" in host else host
         return f"http://{host}:{self.port}"
+
+    def _names(self) -> dict[str, list[str]]:
+        """What the path parameters of the API can be, for its documentation."""
+        models, pipelines = self._repository.models(), self._repository.pipelines()
+        return {
+            "model": [model.name for model in models],
+            "version": sorted({model.version for model in models}),
+            "name": [pipeline.name for pipeline in pipelines],
+        }
 
     def _not_ready(self) -> str:
         return "draining" if self.draining else self._repository.not_ready()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from html import escape
 from typing import Any
 
@@ -25,7 +26,11 @@ code { font: 13px ui-monospace, monospace } .m { font-weight: 600; width: 4rem }
 """
 
 
-def openapi(routes: list[Route]) -> dict[str, Any]:
+Names = Callable[[], dict[str, list[str]]]
+"""Path parameter -> the values it can take now; they appear in the document."""
+
+
+def openapi(routes: list[Route], names: dict[str, list[str]]) -> dict[str, Any]:
     """The OpenAPI 3.1 document of `routes`; every 4xx and 5xx answer has the same body."""
     paths: dict[str, dict[str, object]] = {}
     for route in routes:
@@ -35,6 +40,12 @@ def openapi(routes: list[Route]) -> dict[str, Any]:
             content = {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}}
             responses[status] = {**responses[status], "content": content}
         described["responses"] = responses
+        described["parameters"] = [
+            {**parameter, "schema": {"type": "string", "enum": names[parameter["name"]]}}
+            if names.get(parameter["name"])
+            else parameter
+            for parameter in described["parameters"]  # type: ignore[attr-defined]
+        ]
         if route.control:
             described["security"] = [{}, {"token": []}]
         paths.setdefault(route.path, {})[route.method.lower()] = described
@@ -49,11 +60,11 @@ def openapi(routes: list[Route]) -> dict[str, Any]:
     }
 
 
-def docs_routes(routes: list[Route]) -> list[Route]:
+def docs_routes(routes: list[Route], names: Names) -> list[Route]:
     """Endpoints that describe `routes` and themselves."""
 
     def document(request: Request, params: dict[str, str]) -> None:
-        request.respond(json_response(openapi([*routes, *own])))
+        request.respond(json_response(openapi([*routes, *own], names())))
 
     def page(request: Request, params: dict[str, str]) -> None:
         html = _page([*routes, *own]).encode()

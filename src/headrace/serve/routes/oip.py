@@ -15,7 +15,7 @@ from headrace.serve.protocol import Tensors, TensorSpec
 from headrace.serve.repository import Repository
 from headrace.serve.routes.body import body_of, json_response, operation, timeout_of
 from headrace.serve.routes.stats import model_stats
-from headrace.serve.tensors import datatype
+from headrace.serve.tensors import DTYPES, datatype
 
 __all__ = ["oip_routes"]
 
@@ -32,8 +32,8 @@ INFER_SCHEMA: dict[str, Any] = {
                 "required": ["name", "shape", "datatype", "data"],
                 "properties": {
                     "name": {"type": "string"},
-                    "shape": {"type": "array", "items": {"type": "integer"}},
-                    "datatype": {"type": "string"},
+                    "shape": {"type": "array", "items": {"type": "integer", "minimum": 0}},
+                    "datatype": {"type": "string", "enum": list(DTYPES)},
                     "data": {"type": "array"},
                     "parameters": {"type": "object"},
                 },
@@ -137,7 +137,7 @@ class OipRoutes:
 def oip_routes(repository: Repository, max_body_bytes: int) -> list[Route]:
     """The protocol's endpoints, each also under `/versions/{version}`."""
     handlers = OipRoutes(repository, max_body_bytes)
-    absent = {"404": "No such model or version"}
+    absent = {"404": "No such model or version", "503": "It failed to load, or is loading"}
     infer_answers = {
         **absent, "400": "Wrong input: says what, where and what was expected", "413": "Body too large",
         "415": "Content-Encoding not supported", "422": "The answer failed validation", "429": "Queue full",
