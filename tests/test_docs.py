@@ -24,7 +24,7 @@ from headrace.cli import app
 from headrace.serve.config import ModelConfig
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/**/*.md")])
 RUNNABLE = "<!-- runnable -->"
 
 
