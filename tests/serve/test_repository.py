@@ -303,7 +303,7 @@ async def test_unload_is_refused_while_a_pipeline_needs_the_model(disk, opened):
     assert await through(repository) == 2
     await repository.unload("m", unload_dependents=True)
     assert states(repository) == {("m", "1"): "UNAVAILABLE", ("p", "1"): "UNAVAILABLE"}
-    with pytest.raises(Unavailable, match="'m' is unavailable: unloaded"):
+    with pytest.raises(NotFound, match="'m' is unloaded"):
         repository.get("m")
     await repository.unload("m")
     await repository.load("p")
