@@ -79,6 +79,6 @@ def test_schemathesis_finds_no_server_error(start):
         "--phases", "examples,coverage,fuzzing", "--max-examples", "25", "--seed", "1", "--request-timeout", "20",
         "--header", "Authorization: Bearer t", "--exclude-path-regex", ".*/unload", "--no-color",
     ]  # fmt: skip
-    done = subprocess.run(command, capture_output=True, text=True, timeout=110, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=110, check=False, cwd=server.repo.parent)
     assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
     assert server.request("GET", "/healthz")[0] == 200

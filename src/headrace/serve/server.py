@@ -53,7 +53,7 @@ class ServerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Server:
-    """Serves a repository over HTTP. Implements `serve.codec.http.Application`.
+    """Serves a repository over HTTP. Implements `serve.codec.application.Application`.
 
     Attributes:
         port: The bound port, after `start`.

@@ -12,47 +12,29 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Protocol, cast
+from typing import cast
 
 import httptools
 
 from headrace.errors import HeadraceError, InvalidInput, PayloadTooLarge, Unavailable
+from headrace.serve.codec.application import Application
 from headrace.serve.codec.body import DIRECT_BODY_BYTES, Body
 from headrace.serve.codec.message import (
     REASONS,
     HeadersTooLarge,
-    Limits,
     Request,
     RequestTimeout,
     Response,
     error_response,
 )
 
-__all__ = ["Application", "HttpProtocol"]
+__all__ = ["SCRATCH_BYTES", "HttpProtocol"]
 
 SCRATCH_BYTES = 256 * 1024
 """Size of the receive buffer that all connections of a server share."""
 
 LINGER_S = 2.0
 """How long the input of a refused request is discarded before its connection is cut."""
-
-
-class Application(Protocol):
-    """What the protocol needs of the server it belongs to."""
-
-    limits: Limits
-    scratch: memoryview
-    connections: set[HttpProtocol]
-    draining: bool
-
-    def handle(self, request: Request, /) -> None:
-        """Answer `request` now or later through `request.respond`; must not raise."""
-
-    def finished(self, request: Request, status: int, /) -> None:
-        """`request` was answered with `status`, or given up (499) because its connection was lost."""
-
-    def date(self) -> str:
-        """The `Date` header's value, cached for a second."""
 
 
 class HttpProtocol(asyncio.BufferedProtocol):
