@@ -31,6 +31,7 @@ __all__ = ["IndexEntry", "Repository"]
 _log = logging.getLogger(__name__)
 
 CONFIG = "headrace.toml"
+UNLOADED = "unloaded"
 State = Literal["READY", "LOADING", "UNAVAILABLE"]
 
 
@@ -125,6 +126,8 @@ class Repository:
             raise NotFound(f"no model or pipeline {name!r}; there are: {', '.join(sorted(self._entries)) or 'none'}")
         if served is not None:
             raise NotFound(f"{name!r} has no version {version!r} loaded; loaded is {served.version!r}")
+        if entry.reason == UNLOADED:
+            raise NotFound(f"{name!r} is unloaded; load it again to use it")
         raise Unavailable(f"{name!r} is {entry.state.lower()}{': ' + entry.reason if entry.reason else ''}")
 
     def models(self) -> list[Model]:
@@ -216,7 +219,7 @@ class Repository:
             if dependents := self._dependents(name):
                 needed = ", ".join(map(repr, dependents))
                 raise Conflict(f"model {name!r} is needed by {needed}; unload them first, or ask for unload_dependents")
-            await self._stop(entry, "unloaded")
+            await self._stop(entry, UNLOADED)
 
     async def _change(self, name: str, *, retry: bool) -> None:
         if name not in self._entries and name not in await asyncio.to_thread(self._scan):
