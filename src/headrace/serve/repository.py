@@ -26,7 +26,7 @@ from headrace.serve.pipeline import Pipeline
 from headrace.serve.versions import Chosen, choose_version
 from headrace.serve.workers import Workers
 
-__all__ = ["IndexEntry", "Repository"]
+__all__ = ["CONFIG", "IndexEntry", "Repository"]
 
 _log = logging.getLogger(__name__)
 
@@ -162,6 +162,8 @@ class Repository:
         for name in names:
             self._entries.setdefault(name, _Entry(name)).begin()
         for name in sorted(names, key=lambda name: kinds[name]):
+            if self._closed:
+                return
             try:
                 await self._shielded(self._change(name, retry=False))
             except HeadraceError as error:
