@@ -52,6 +52,9 @@ class PyLease {
       throw Error(ErrorKind::lease_error, "lease: memory beside its " + std::to_string(size_) + " bytes was written");
   }
 
+  // Let go without complaint, e.g. while an exception's traceback still holds arrays.
+  void drop() { loan_.reset(); }
+
   std::uintptr_t pointer() { return reinterpret_cast<std::uintptr_t>(held("pointer").block.data()); }
   [[nodiscard]] std::size_t views() const { return loan_ ? loan_->views.load() : 0; }
   [[nodiscard]] std::size_t size() const { return size_; }
@@ -111,6 +114,7 @@ class PyPool {
 void bind_pool(nb::module_& m) {
   nb::class_<PyLease>(m, "Lease")
       .def("_bytes", &PyLease::bytes)
+      .def("_drop", &PyLease::drop)
       .def("release", &PyLease::release)
       .def_prop_ro("pointer", &PyLease::pointer)
       .def_prop_ro("views", &PyLease::views)

@@ -8,6 +8,7 @@
 #include <cstring>
 #include <memory>
 #include <string>
+#include <type_traits>
 
 #include "bind.hpp"
 #include "headrace/error.hpp"
@@ -25,7 +26,11 @@ class Bytes {
       size_ = static_cast<std::size_t>(PyBytes_GET_SIZE(object.ptr()));
       return;
     }
-    if (PyObject_GetBuffer(object.ptr(), &view_, PyBUF_SIMPLE) != 0) throw nb::python_error();
+    if (PyObject_GetBuffer(object.ptr(), &view_, PyBUF_SIMPLE) != 0) {
+      PyErr_Clear();  // a TypeError, BufferError or ValueError, as the exporter likes
+      throw Error(ErrorKind::invalid_input, std::string("ring message: expected a contiguous bytes-like object, got ") +
+                                                Py_TYPE(object.ptr())->tp_name);
+    }
     data_ = view_.buf;
     size_ = static_cast<std::size_t>(view_.len);
   }
@@ -54,7 +59,10 @@ class PyRing {
   ~PyRing() {
     if (view_owner_ != this_process()) return;  // a forked child's copy: the slots are its parent's
     if (writing_) ring_.abandon(write_);
-    if (reading_) release();
+    if (reading_) {
+      ring_.release(read_);
+      ring_.flush_reads();
+    }
   }
   PyRing(const PyRing&) = delete;
   PyRing& operator=(const PyRing&) = delete;
@@ -91,12 +99,14 @@ class PyRing {
   }
 
   nb::object try_pop() {
+    check_not_reading();
     ReadSlot slot;
     if (!peek_one(slot, ring_.peek(slot), true)) return nb::none();
     return take(slot);
   }
 
   nb::object pop(std::optional<double> timeout_s) {
+    check_not_reading();
     ReadSlot slot;
     wait_peek(slot, timeout_s);
     return take(slot);
@@ -105,6 +115,7 @@ class PyRing {
   nb::list pop_many(std::size_t limit, std::optional<double> timeout_s) {
     nb::list messages;
     if (limit == 0) return messages;
+    check_not_reading();
     ReadSlot slot;
     wait_peek(slot, timeout_s);
     RingStatus status = RingStatus::ok;
@@ -129,12 +140,13 @@ class PyRing {
     }
     writing_ = true;
     view_owner_ = this_process();
-    return view<std::uint8_t>(write_.data, ring_.slot_bytes());
+    return view<std::uint8_t>(write_.data, ring_.slot_bytes(), write_view_);
   }
 
   void commit(std::size_t length) {
     if (!writing_) throw Error(ErrorKind::lease_error, "ring: commit without a reserved slot");
     check_length(length);
+    check_no_view(write_view_, "commit");
     writing_ = false;
     ring_.commit(write_, length);
     ring_.flush_writes();
@@ -142,6 +154,7 @@ class PyRing {
 
   void abandon() {
     if (!writing_) throw Error(ErrorKind::lease_error, "ring: abandon without a reserved slot");
+    check_no_view(write_view_, "abandon");
     writing_ = false;
     ring_.abandon(write_);
   }
@@ -151,11 +164,12 @@ class PyRing {
     wait_peek(read_, timeout_s);
     reading_ = true;
     view_owner_ = this_process();
-    return view<const std::uint8_t>(read_.data, read_.length);
+    return view<const std::uint8_t>(read_.data, read_.length, read_view_);
   }
 
   void release() {
     if (!reading_) throw Error(ErrorKind::lease_error, "ring: release without a peeked message");
+    check_no_view(read_view_, "release");
     reading_ = false;
     ring_.release(read_);
     ring_.flush_reads();
@@ -174,11 +188,23 @@ class PyRing {
     return segment;
   }
 
+  // What keeps the memory of an exported slot mapped, and tells whether any array over it still lives.
+  struct SlotView {
+    std::shared_ptr<void> memory;
+    std::shared_ptr<bool> live = std::make_shared<bool>(true);
+  };
+
   template <class Byte>
-  auto view(const std::byte* data, std::size_t size) {
-    auto* keep = new std::shared_ptr<void>(ring_.memory());
-    const nb::capsule owner(keep, [](void* held) noexcept { delete static_cast<std::shared_ptr<void>*>(held); });
+  auto view(const std::byte* data, std::size_t size, std::weak_ptr<bool>& live) {
+    auto* keep = new SlotView{ring_.memory()};
+    live = keep->live;
+    const nb::capsule owner(keep, [](void* held) noexcept { delete static_cast<SlotView*>(held); });
     return nb::ndarray<nb::numpy, Byte, nb::ndim<1>>(const_cast<std::byte*>(data), {size}, owner);
+  }
+
+  static void check_no_view(const std::weak_ptr<bool>& live, const char* what) {
+    if (!live.expired())
+      throw Error(ErrorKind::lease_error, std::string("ring: ") + what + " while an array of the slot lives");
   }
 
   void check_length(std::size_t length) const {
@@ -191,7 +217,17 @@ class PyRing {
     throw Error(ErrorKind::unavailable, std::string("ring: every ") + who + " has died");
   }
 
+  // On an SpscRing a push (pop) would use the very slot that is reserved (peeked); an MpmcRing claims another.
+  void check_unused(bool busy, const char* what) const {
+    if constexpr (std::is_same_v<Ring, SpscRing>) {
+      if (busy) throw Error(ErrorKind::lease_error, std::string("ring: ") + what);
+    }
+  }
+  void check_not_writing() const { check_unused(writing_, "push while a slot is reserved"); }
+  void check_not_reading() const { check_unused(reading_, "pop while a message is peeked"); }
+
   bool push_one(const Bytes& bytes) {
+    check_not_writing();
     WriteSlot slot;
     const RingStatus status = ring_.reserve(slot);
     if (status == RingStatus::closed) raise(status, "push");
@@ -207,6 +243,7 @@ class PyRing {
   }
 
   RingStatus push_some(const nb::sequence& messages, std::size_t& pushed, std::size_t count) {
+    check_not_writing();
     WriteSlot slot;
     RingStatus status = RingStatus::ok;
     while (pushed < count) {
@@ -294,6 +331,8 @@ class PyRing {
   ReadSlot read_;
   bool writing_ = false;
   bool reading_ = false;
+  std::weak_ptr<bool> write_view_;
+  std::weak_ptr<bool> read_view_;
   ProcessId view_owner_ = 0;
 };
 
@@ -307,7 +346,9 @@ void bind_one(nb::module_& m, const char* name) {
       .def_static("bytes_for", &Ring::bytes_for, nb::arg("slots"), nb::arg("slot_bytes"))
       .def("try_push", &Py::try_push, nb::arg("message"))
       .def("push", &Py::push, nb::arg("message"), nb::arg("timeout_s") = nb::none())
-      .def("push_many", &Py::push_many, nb::arg("messages"), nb::arg("timeout_s") = nb::none())
+      .def("push_many", &Py::push_many, nb::arg("messages"), nb::arg("timeout_s") = nb::none(),
+           nb::sig("def push_many(self, messages: collections.abc.Sequence[object], timeout_s: float | None = None) -> "
+                   "int"))
       .def("try_pop", &Py::try_pop, nb::sig("def try_pop(self) -> bytes | None"))
       .def("pop", &Py::pop, nb::arg("timeout_s") = nb::none(),
            nb::sig("def pop(self, timeout_s: float | None = None) -> bytes"))

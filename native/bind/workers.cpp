@@ -34,7 +34,9 @@ void bind_workers(nb::module_& m) {
   nb::class_<ThreadPool>(m, "ThreadPool")
       .def(nb::init<std::size_t, const std::vector<int>&>(), nb::arg("threads"), nb::arg("cpus"))
       .def("trace", &trace, nb::arg("chunks"))
-      .def("parallel_for", &parallel_for, nb::arg("begin"), nb::arg("end"), nb::arg("grain"), nb::arg("fn"))
+      .def("parallel_for", &parallel_for, nb::arg("begin"), nb::arg("end"), nb::arg("grain"), nb::arg("fn"),
+           nb::sig("def parallel_for(self, begin: int, end: int, grain: int, fn: collections.abc.Callable[[int, int], "
+                   "object]) -> None"))
       .def("__len__", &ThreadPool::size);
 }
 
