@@ -106,10 +106,10 @@ def _machine() -> dict[str, Any]:
 
 
 def _simd() -> dict[str, Any]:
-    from headrace.core.machine import simd
+    from headrace.core.probe import cpu
 
-    features, isa = simd()
-    return {"isa": isa, "features": features}
+    found = cpu()
+    return {"isa": found.isa, "isas": found.isas, "features": found.features}
 
 
 def _requirements() -> Iterator[tuple[str, str]]:
@@ -168,7 +168,7 @@ def _repository(repo: Path | None) -> dict[str, Any]:
 def _problems(report: dict[str, Any]) -> Iterator[str]:
     """What keeps Headrace from working here."""
     if "error" in report["simd"]:
-        yield f"the compiled extension does not work: {report['simd']['error']}"
+        yield f"kernels cannot run: {report['simd']['error']}"
     missing = [name for name, version in report["packages"].items() if not version]
     if "error" in report["packages"]:
         yield f"the installation cannot be read: {report['packages']['error']}"
@@ -205,7 +205,7 @@ def _describe_plain(section: dict[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def _describe_simd(section: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    yield "isa", section["isa"]
+    yield "isa", f"{section['isa']} (of {' '.join(section['isas'])})"
     yield "features", " ".join(section["features"]) or "none"
 
 

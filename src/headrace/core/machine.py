@@ -14,7 +14,7 @@ from pathlib import Path
 
 from headrace.core.cgroup import Limits, limits
 
-__all__ = ["Cache", "HugePages", "Machine", "NumaNode", "machine", "parse_cpu_list", "simd"]
+__all__ = ["Cache", "HugePages", "Machine", "NumaNode", "machine", "parse_cpu_list"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,17 +88,6 @@ def machine(root: Path = Path("/")) -> Machine:
         numa=tuple(_node(folder) for folder in _numbered(root / "sys/devices/system/node", "node")),
         huge_pages=_huge_pages(root, memory),
     )
-
-
-def simd() -> tuple[list[str], str]:
-    """SIMD features of this processor, and the instruction set that kernels use here.
-
-    Raises `ImportError` when the compiled extension is absent or does not fit this machine, and `ConfigError` when
-    HEADRACE_ISA asks for a set that this processor lacks.
-    """
-    from headrace import _native
-
-    return list(_native.cpu_features()), _native.best_isa()
 
 
 def parse_cpu_list(text: str) -> tuple[int, ...]:
