@@ -360,6 +360,7 @@ async def test_user_stages_lie_beside_the_pipeline_and_take_effect_on_reload(dis
     )
     repository = await opened()
     assert (await repository.get("p").run(Payload(text="hi"), Context())).text == "HI!"
+    assert repository.get("p").describe()["stages"][0]["op"] == "stages:shout"
     code.write_text(
         "def shout(payload, ctx, *, mark: str):\n    payload.text = mark + payload.text\n    return payload\n"
     )

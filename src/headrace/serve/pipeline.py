@@ -23,6 +23,7 @@ from headrace.serve.ops import Function, StageFactory
 from headrace.serve.plan import Observer, Plan
 from headrace.serve.protocol import Payload, Stage, TensorSpec
 from headrace.serve.tensors import specs_from_config
+from headrace.serve.usercode import public_module
 from headrace.serve.workers import Workers
 
 __all__ = ["Pipeline"]
@@ -229,8 +230,9 @@ def _unique(base: str, taken: Iterable[str]) -> str:
 
 
 def _op(stage: Stage) -> str:
-    target = stage.process if isinstance(stage, Function) else type(stage)
-    return f"{target.__module__}:{target.__qualname__}"
+    target: Any = stage.process if isinstance(stage, Function) else type(stage)
+    target = getattr(target, "func", target)  # a function whose options are bound
+    return f"{public_module(target.__module__)}:{target.__qualname__}"
 
 
 def _close(stages: Sequence[Stage]) -> None:

@@ -17,7 +17,9 @@ from typing import Any
 
 from headrace.errors import ConfigError
 
-__all__ = ["UserCode", "split_entry"]
+__all__ = ["UserCode", "public_module", "split_entry"]
+
+_PRIVATE = "_headrace_user_"
 
 
 def split_entry(entry: str) -> tuple[str, str]:
@@ -27,6 +29,11 @@ def split_entry(entry: str) -> tuple[str, str]:
     if not colon or not all(name.isidentifier() for name in names):
         raise ConfigError(f'expected "module:attribute", got {entry!r}')
     return module, attribute
+
+
+def public_module(name: str) -> str:
+    """A module's name as its user knows it: without the private package that holds it."""
+    return name.partition(".")[2] if name.startswith(_PRIVATE) else name
 
 
 class UserCode:
@@ -83,7 +90,7 @@ class _Finder:
     """Meta-path finder for one private package: looks only in its folder, and only for names below its package."""
 
     def __init__(self, directory: Path) -> None:
-        self.package = f"_headrace_user_{id(self):x}"
+        self.package = f"{_PRIVATE}{id(self):x}"
         self._prefix = self.package + "."
         self._directory = directory
 
