@@ -42,6 +42,7 @@ __all__ = [
     "request",
     "run_wrk",
     "table",
+    "warn_if_busy",
     "wrk_path",
 ]
 
@@ -88,6 +89,12 @@ def machine() -> dict[str, object]:
         "python": platform.python_version(),
         "load_1m": round(os.getloadavg()[0], 2),
     }
+
+
+def warn_if_busy() -> None:
+    """Say so when the machine has other work: its figures are then of little use."""
+    if os.getloadavg()[0] > 0.5:
+        progress(f"WARNING: the load is {os.getloadavg()[0]:.1f} before the first run; the figures will be noisy")
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -317,8 +324,8 @@ def _locked(path: Path) -> Iterator[None]:
 def make_venv(folder: Path, requirements: Sequence[str]) -> Path:
     """Make (or reuse) a virtual environment holding exactly pinned `requirements`; returns its Python.
 
-    The environment is reused while the requirements and the Python version are unchanged. pip's own output is the
-    progress, on stderr. Raises `BenchError` when pip fails.
+    The environment is reused while the requirements and the Python version are unchanged. Progress goes to stderr,
+    one line a package. Raises `BenchError` when pip fails.
     """
     key = json.dumps([sys.version, *sorted(requirements)])
     digest = hashlib.sha256(key.encode()).hexdigest()
@@ -327,12 +334,16 @@ def make_venv(folder: Path, requirements: Sequence[str]) -> Path:
         if python.exists() and stamp.exists() and stamp.read_text() == digest:
             progress(f"peers' environment: reusing {folder}")
             return python
-        progress(f"peers' environment: making {folder} with {', '.join(requirements)}")
+        progress(f"peers' environment: making {folder} (about a minute)")
         venv.EnvBuilder(with_pip=True, clear=True, symlinks=True).create(folder)
-        command = [str(python), "-m", "pip", "install", "--disable-pip-version-check", "--progress-bar=off",
-                   *requirements]  # fmt: skip
-        done = subprocess.run(command, stdout=sys.stderr, check=False)
-        if done.returncode != 0:
-            raise BenchError(f"pip could not install the peers into {folder} (exit status {done.returncode})")
+        pip = [str(python), "-m", "pip", "install", "--disable-pip-version-check", "--quiet"]
+        pins = folder / "pins.txt"
+        pins.write_text("".join(re.sub(r"\[.*?\]", "", line) + "\n" for line in requirements))
+        for number, requirement in enumerate(requirements, 1):
+            progress(f"  {number}/{len(requirements)} {requirement}")
+            # one at a time shows how far it is; the pins keep a later package from moving an earlier one
+            done = subprocess.run([*pip, "-c", str(pins), requirement], stdout=sys.stderr, check=False)
+            if done.returncode != 0:
+                raise BenchError(f"pip could not install {requirement} into {folder} (exit status {done.returncode})")
         stamp.write_text(digest)
     return python
