@@ -1,6 +1,7 @@
 """The error tree: what the docstring of `headrace.errors` draws is what the classes are."""
 
 import inspect
+import pickle
 import re
 from http import HTTPStatus
 
@@ -76,3 +77,12 @@ def test_errors_carry_what_a_client_needs():
     missing = errors.MissingExtra("torch", "torch")
     assert missing.extra == "torch"
     assert "pip install 'headrace[torch]'" in str(missing)
+
+
+@pytest.mark.parametrize("name", errors.__all__)
+def test_every_error_crosses_a_process_boundary(name):
+    kind = getattr(errors, name)
+    made = {"StageFailed": ("decode", "no"), "MissingExtra": ("cv2", "vision"), "Overloaded": ("full", 7.0)}
+    error = kind(*made.get(name, ("why",)))
+    copy = pickle.loads(pickle.dumps(error))
+    assert (type(copy), str(copy), vars(copy)) == (kind, str(error), vars(error))

@@ -24,7 +24,7 @@ HeadraceError                 500 INTERNAL
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 __all__ = [
     "Cancelled",
@@ -55,6 +55,17 @@ class HeadraceError(Exception):
 
     http_status: ClassVar[int] = 500
     grpc_status: ClassVar[str] = "INTERNAL"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Errors cross process boundaries whatever their constructors take."""
+        return _revive, (type(self), self.args, self.__dict__.copy())
+
+
+def _revive(kind: type[HeadraceError], args: tuple[Any, ...], state: dict[str, Any]) -> HeadraceError:
+    error = kind.__new__(kind)
+    error.args = args
+    error.__dict__.update(state)
+    return error
 
 
 class InvalidInput(HeadraceError):

@@ -110,6 +110,9 @@ def make_repository(root: Path) -> Path:
     return root
 
 
+X = {"name": "x", "shape": [1, 16], "datatype": "FP32", "data": [0.5] * 16}
+
+
 class Running:
     """A server process, its port, and a plain client."""
 
@@ -148,6 +151,14 @@ class Running:
             return response.status, response.headers, json.loads(raw) if kind.startswith("application/json") else raw
         finally:
             connection.close()
+
+    def infer(self, model="mlp", inputs=(X,), headers=None, **extra):
+        return self.request("POST", f"/v2/models/{model}/infer", {"inputs": list(inputs), **extra}, headers)
+
+    def sleep(self, seconds, headers=None, **extra):
+        """Ask the model that sleeps."""
+        wish = {"name": "seconds", "shape": [1], "datatype": "FP32", "data": [seconds]}
+        return self.infer("slow", [wish], headers, **extra)
 
     def stop(self) -> int:
         if self.process.poll() is None:

@@ -1,9 +1,6 @@
 """The server as a client sees it: protocol, errors that name their cause, control, readiness, draining."""
 
-import http.client
 import json
-import signal
-import socket
 import struct
 import threading
 import time
@@ -15,20 +12,12 @@ import pytest
 X = {"name": "x", "shape": [1, 16], "datatype": "FP32", "data": [0.5] * 16}
 
 
-def infer(server, model="mlp", inputs=(X,), headers=None, **extra):
-    return server.request("POST", f"/v2/models/{model}/infer", {"inputs": list(inputs), **extra}, headers)
-
-
-def seconds(value):
-    return {"name": "seconds", "shape": [1], "datatype": "FP32", "data": [value]}
-
-
 def test_infer_answers_with_the_models_numbers(server, repository):
     import onnxruntime
 
     session = onnxruntime.InferenceSession(str(repository / "mlp/1/model.onnx"))
     x = np.random.default_rng(1).standard_normal((3, 16)).astype(np.float32)
-    status, _, answer = infer(server, inputs=[{**X, "shape": [3, 16], "data": x.tolist()}], id="abc")
+    status, _, answer = server.infer(inputs=[{**X, "shape": [3, 16], "data": x.tolist()}], id="abc")
     assert status == 200
     assert (answer["id"], answer["model_name"], answer["model_version"]) == ("abc", "mlp", "1")
     y = np.array(answer["outputs"][0]["data"], np.float32).reshape(answer["outputs"][0]["shape"])
@@ -83,11 +72,11 @@ def test_binary_tensors_and_strings_both_ways(server):
         ("corrupt", [X], 503, "corrupt"),
         ("typo", [X], 503, "max_bach"),
         ("shout", [X], 400, "'shout' is a pipeline"),
-        ("broken", [seconds(1)], 500, "the model's own fault"),
+        ("broken", [{"name": "seconds", "shape": [1], "datatype": "FP32", "data": [1]}], 500, "the model's own fault"),
     ],
 )
 def test_errors_name_what_where_and_what_was_expected(server, model, inputs, status, said):
-    got, _, answer = infer(server, model, inputs)
+    got, _, answer = server.infer(model, inputs)
     assert (got, answer["error"].count(said) > 0) == (status, True), answer
     assert answer["request_id"]
 
@@ -128,7 +117,7 @@ def test_health_metadata_config_stats_docs(server):
     assert metadata["inputs"] == [{"name": "x", "datatype": "FP32", "shape": [-1, 16]}]
     config = server.request("GET", "/v2/models/mlp/config")[2]
     assert (config["max_batch_size"], config["input"][0]["dims"]) == (8, [16])
-    infer(server)
+    server.infer()
     stats = server.request("GET", "/v2/models/mlp/stats")[2]["model_stats"][0]
     assert stats["inference_stats"]["success"]["count"] >= 1
     assert stats["inference_count"] >= stats["execution_count"] >= 1
@@ -138,7 +127,7 @@ def test_health_metadata_config_stats_docs(server):
 
 
 def test_metrics_are_exposed_and_move(server):
-    infer(server)
+    server.infer()
     _, headers, text = server.request("GET", "/metrics")
     assert headers["content-type"].startswith("text/plain")
     for name in ("headrace_model_request_seconds_count", "headrace_http_request_seconds_bucket", "process_resident"):
@@ -181,20 +170,20 @@ def test_compressed_requests(server):
 
 def test_a_request_that_takes_too_long_is_answered_at_its_deadline(server):
     began = time.monotonic()
-    status, _, answer = infer(server, "slow", [seconds(1.5)], {"x-request-timeout-s": "0.1"})
+    status, _, answer = server.sleep(1.5, {"x-request-timeout-s": "0.1"})
     assert (status, "deadline" in answer["error"]) == (504, True)
     assert time.monotonic() - began < 1.4
-    assert infer(server, "slow", [seconds(1.5)], parameters={"timeout": 100_000})[0] == 504
-    assert infer(server, headers={"x-request-timeout-s": "-1"})[0] == 400
-    assert infer(server, parameters={"timeout": -4})[0] == 400
+    assert server.sleep(1.5, parameters={"timeout": 100_000})[0] == 504
+    assert server.infer(headers={"x-request-timeout-s": "-1"})[0] == 400
+    assert server.infer(parameters={"timeout": -4})[0] == 400
 
 
 def test_slow_models_do_not_hold_up_others(server):
-    slow = threading.Thread(target=infer, args=(server, "slow", [seconds(1.0)]))
+    slow = threading.Thread(target=server.sleep, args=(1.0,))
     slow.start()
     began = time.monotonic()
     for _ in range(20):
-        assert infer(server)[0] == 200
+        assert server.infer()[0] == 200
     assert time.monotonic() - began < 1.0 or not slow.is_alive()
     slow.join()
 
@@ -207,7 +196,7 @@ def test_no_answer_is_mixed_up_under_concurrency(server):
             value = number * 1000 + turn
             x = {"name": "x", "shape": [1, 2], "datatype": "FP32", "data": [value, -value]}
             names = {"name": "names", "shape": [1], "datatype": "BYTES", "data": [str(value)]}
-            status, _, answer = infer(server, "identity", [x, names])
+            status, _, answer = server.infer("identity", [x, names])
             got = {output["name"]: output["data"] for output in answer["outputs"]} if status == 200 else answer
             if got != {"y": [value, -value], "same_names": [str(value)]}:
                 wrong.append(got)
@@ -218,121 +207,3 @@ def test_no_answer_is_mixed_up_under_concurrency(server):
     for thread in threads:
         thread.join()
     assert not wrong
-
-
-def test_models_load_reload_and_unload_while_serving(start):
-    server = start()
-    failures = []
-    stop = threading.Event()
-
-    def client():
-        while not stop.is_set():
-            status, _, answer = infer(server)
-            if status != 200:
-                failures.append(answer)
-
-    thread = threading.Thread(target=client)
-    thread.start()
-    for _ in range(5):
-        assert server.request("POST", "/v2/repository/models/mlp/load", {})[0] == 200
-    stop.set()
-    thread.join()
-    assert not failures
-    assert server.request("POST", "/v2/repository/models/mlp/unload", {})[0] == 200
-    assert infer(server)[0] == 404
-    assert server.request("POST", "/v2/repository/models/nope/load", {})[0] == 404
-    assert server.request("POST", "/v2/repository/models/corrupt/load", {})[0] == 500
-    assert server.request("POST", "/v2/repository/models/mlp/load", {})[0] == 200
-    assert infer(server)[0] == 200
-    assert server.stop() == 0
-
-
-def test_control_is_not_for_web_pages(server):
-    path = "/v2/repository/models/mlp/load"
-    assert server.request("POST", path, {}, {"origin": "http://evil.example"})[0] == 403
-    assert server.request("POST", path, {}, {"host": "rebound.example:8000"})[0] == 403
-
-
-def test_control_with_a_token(start):
-    server = start("--token", "s3cret")
-    path = "/v2/repository/models/mlp/load"
-    status, headers, _ = server.request("POST", path, {})
-    assert (status, headers["www-authenticate"]) == (401, "Bearer")
-    assert server.request("POST", path, {}, {"authorization": "Bearer wrong"})[0] == 401
-    assert server.request("POST", path, {}, {"authorization": "Bearer s3cret"})[0] == 200
-
-
-def test_control_off_loopback_needs_a_token(start):
-    server = start("--host", "0.0.0.0")
-    assert server.request("POST", "/v2/repository/models/mlp/load", {})[0] == 403
-    assert infer(server)[0] == 200
-
-
-def test_sigterm_finishes_open_requests_and_refuses_new_ones(start):
-    server = start()
-    answers = []
-    thread = threading.Thread(target=lambda: answers.append(infer(server, "slow", [seconds(1.0)])[0]))
-    thread.start()
-    time.sleep(0.3)
-    server.process.send_signal(signal.SIGTERM)
-    time.sleep(0.2)
-    with pytest.raises(ConnectionRefusedError):
-        socket.create_connection(("127.0.0.1", server.port), timeout=2)
-    thread.join()
-    assert answers == [200]
-    assert server.process.wait(20) == 0
-    assert "drained" in server.log.read_text()
-
-
-def test_a_second_signal_does_not_wait(start):
-    server = start()
-
-    def abandoned():
-        with pytest.raises((OSError, http.client.HTTPException)):
-            infer(server, "slow", [seconds(5.0)])
-
-    thread = threading.Thread(target=abandoned)
-    thread.start()
-    time.sleep(0.3)
-    server.process.send_signal(signal.SIGINT)
-    time.sleep(0.2)
-    server.process.send_signal(signal.SIGINT)
-    began = time.monotonic()
-    server.process.wait(20)
-    assert time.monotonic() - began < 15
-    thread.join()
-
-
-def test_a_taken_port_is_a_clear_error(server, repository, tmp_path):
-    import subprocess
-    import sys
-
-    command = [sys.executable, "-m", "headrace", "serve", str(repository), "--port", str(server.port)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 1
-    assert f"cannot listen on 127.0.0.1:{server.port}" in done.stderr
-
-
-def test_too_many_at_once_are_told_when_to_come_back(start):
-    server = start("--max-concurrency", "1")
-    thread = threading.Thread(target=infer, args=(server, "slow", [seconds(1.0)]))
-    thread.start()
-    time.sleep(0.3)
-    status, headers, _ = infer(server)
-    assert (status, headers["retry-after"]) == (429, "1")
-    thread.join()
-    assert infer(server)[0] == 200
-
-
-def test_a_client_that_leaves_frees_its_place(start):
-    server = start("--max-concurrency", "1")
-    body = json.dumps({"inputs": [seconds(0.3)]}).encode()
-    with socket.create_connection(("127.0.0.1", server.port)) as raw:
-        raw.sendall(b"POST /v2/models/slow/infer HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n" % len(body) + body)
-        time.sleep(0.1)
-    for _ in range(100):
-        if infer(server)[0] == 200:
-            break
-        time.sleep(0.02)
-    else:
-        raise AssertionError("its place was never freed")
