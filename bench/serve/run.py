@@ -26,18 +26,16 @@ from _common import (
     ROOT,
     BenchError,
     Process,
-    Wrk,
     free_port,
     machine,
     make_venv,
     median,
     progress,
     request,
-    run_wrk,
     table,
     warn_if_busy,
-    wrk_path,
 )
+from _wrk import Wrk, run_wrk, wrk_path
 
 Runs = dict[tuple[str, int], list[Wrk]]
 """(server, connections) -> one result a round."""
