@@ -15,7 +15,9 @@ import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 from headrace.core.telemetry import Registry, render
+from headrace.core.telemetry.process import LoopLag, ProcessMetrics
 from headrace.serve.metrics import ServeMetrics
+from headrace.serve.repository import Repository
 
 # Set by Prometheus itself, on every series it scrapes.
 SCRAPED_LABELS = {"instance", "job"}
@@ -34,13 +36,16 @@ def _expressions(checkout: Path) -> Iterator[tuple[str, str]]:
 
 
 @pytest.fixture(scope="module")
-def exported() -> dict[str, set[str]]:
+def exported(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
     """sample name -> its labels, with one series in every family that a server makes."""
-    metrics = ServeMetrics(Registry())
-    for family in metrics.registry.families():
+    registry = Registry()
+    LoopLag(registry)
+    Repository(tmp_path_factory.mktemp("models"), ServeMetrics(registry))
+    ProcessMetrics(registry).close()
+    for family in registry.families():
         family.labels(**dict.fromkeys(family.label_names, "x"))
     found: dict[str, set[str]] = {"up": set()}
-    for family in text_string_to_metric_families(render(metrics.registry)[0].decode()):
+    for family in text_string_to_metric_families(render(registry)[0].decode()):
         for sample in family.samples:
             found.setdefault(sample.name, set()).update(sample.labels)
     return found
@@ -49,7 +54,7 @@ def exported() -> dict[str, set[str]]:
 def test_expressions_name_what_is_exported(checkout: Path, exported: dict[str, set[str]]) -> None:
     seen = 0
     for where, expression in _expressions(checkout):
-        for name, selector in re.findall(r"\b(headrace_\w+|up)\b(?:\{([^}]*)\})?", expression):
+        for name, selector in re.findall(r"\b((?:headrace|process)_\w+|up)\b(?:\{([^}]*)\})?", expression):
             seen += 1
             assert name in exported, f"{where}: {name} is not exported"
             labels = set(re.findall(r"(\w+)\s*(?:=~|!~|!=|=)", selector))
