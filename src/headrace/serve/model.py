@@ -37,7 +37,7 @@ class Model:
         platform: How it runs ("onnx", "python").
         metadata: What the model's file says of itself.
         joinable: Whether requests can share a run: axis 0 of every input and output is dynamic.
-        warm_s: Seconds the warm-up run took.
+        warm_s: CPU seconds of a warm-up run.
     """
 
     def __init__(
@@ -172,10 +172,11 @@ class Model:
     def _rows(self, tensors: Tensors) -> int:
         if not self.joinable:
             return 1
-        counts = {name: array.shape[0] for name, array in tensors.items()}
-        rows = int(next(iter(counts.values())))
-        if any(count != rows for count in counts.values()):
-            raise InvalidInput(f"inputs need the same number of rows (axis 0), got {counts}")
+        rows = int(next(iter(tensors.values())).shape[0])
+        if len(tensors) > 1:
+            counts = {name: array.shape[0] for name, array in tensors.items()}
+            if any(count != rows for count in counts.values()):
+                raise InvalidInput(f"inputs need the same number of rows (axis 0), got {counts}")
         if not 1 <= rows <= self.config.max_rows:
             raise InvalidInput(f"expected 1..{self.config.max_rows} rows (axis 0), got {rows}")
         return rows
@@ -201,12 +202,10 @@ class Model:
 def _load(name: str, backend: Backend) -> float:
     try:
         backend.load()
-        start_s = time.perf_counter()
-        backend.warm()
-        first_s = time.perf_counter() - start_s
-        start_s = time.perf_counter()
         backend.warm()  # the first run pays for allocations; the second says what a run costs
-        return min(first_s, time.perf_counter() - start_s)
+        start_s = time.thread_time()
+        backend.warm()
+        return time.thread_time() - start_s
     except BaseException as error:
         backend.free()
         if isinstance(error, HeadraceError):

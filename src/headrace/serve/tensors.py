@@ -38,7 +38,7 @@ _NAMES: Final[Mapping[np.dtype[Any], str]] = MappingProxyType({dtype: name for n
 
 def datatype(dtype: np.dtype[Any]) -> str:
     """The Open Inference Protocol name of a dtype ("FP32"), or NumPy's own name where the protocol has none."""
-    return _NAMES.get(dtype, dtype.name)
+    return _NAMES.get(dtype) or dtype.name
 
 
 def specs_from_config(tensors: Iterable[TensorConfig]) -> tuple[TensorSpec, ...]:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable
 from typing import cast
 
 import httptools
@@ -32,6 +31,9 @@ __all__ = ["SCRATCH_BYTES", "HttpProtocol"]
 
 SCRATCH_BYTES = 256 * 1024
 """Size of the receive buffer that all connections of a server share."""
+
+STATUS_LINES = {status: f"HTTP/1.1 {status} {reason}\r\n" for status, reason in REASONS.items()}
+CLOSE = "connection: close\r\n"
 
 LINGER_S = 2.0
 """How long the input of a refused request is discarded before its connection is cut."""
@@ -245,12 +247,12 @@ class HttpProtocol(asyncio.BufferedProtocol):
     def _send(self, response: Response, keep: bool, head_only: bool = False) -> None:
         if self._transport.is_closing():
             return
-        status, body = response.status, response.body
-        length = sum(map(_nbytes, body)) if len(body) != 1 else _nbytes(body[0])
+        body = response.body
+        length = len(body[0]) if len(body) == 1 else sum(memoryview(part).nbytes for part in body)
         kind = f"content-type: {response.content_type}\r\n" if length else ""
         head = (
-            f"HTTP/1.1 {status} {REASONS.get(status, 'Unknown')}\r\ndate: {self._app.date()}\r\n{kind}"
-            f"content-length: {length}\r\n{response.headers}{'' if keep else 'connection: close' + CRLF}\r\n"
+            f"{STATUS_LINES[response.status]}date: {self._app.date()}\r\n{kind}content-length: {length}\r\n"
+            f"{response.headers}{'' if keep else CLOSE}\r\n"
         ).encode("latin-1")
         if head_only:
             self._transport.write(head)
@@ -310,7 +312,3 @@ class HttpProtocol(asyncio.BufferedProtocol):
 
     def abort(self) -> None:
         self._transport.abort()
-
-
-CRLF = "\r\n"
-_nbytes: Callable[[bytes | memoryview], int] = lambda part: part.nbytes if isinstance(part, memoryview) else len(part)  # noqa: E731

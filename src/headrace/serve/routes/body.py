@@ -54,9 +54,9 @@ def json_response(value: Any, status: int = 200, headers: str = "") -> Response:
 
 def timeout_of(request: Request, default_s: float) -> float:
     """Seconds the client is willing to wait: `X-Request-Timeout-S`, at most the configured `default_s`."""
-    raw = request.header(TIMEOUT_HEADER)
-    if not raw:
+    if TIMEOUT_HEADER not in request.headers:
         return default_s
+    raw = request.header(TIMEOUT_HEADER)
     try:
         timeout_s = float(raw)
     except ValueError:

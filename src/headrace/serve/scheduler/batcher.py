@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from heapq import heappop, heappush
 from itertools import count
+from typing import TypeAlias
 
 import numpy as np
 
@@ -25,10 +26,12 @@ from headrace.serve.scheduler.work import Work
 
 __all__ = ["BatchObserver", "Batcher"]
 
-BatchObserver = Callable[[Sequence[Work], int, float, float], None]
+BatchObserver: TypeAlias = Callable[[Sequence[Work], int, float, float], None]
 """Told of each run: its requests, its rows, when it started (perf_counter) and how many seconds it took."""
 
-Bucket = tuple[tuple[int, ...], ...]
+Bucket: TypeAlias = tuple[tuple[int, ...], ...]
+Ran: TypeAlias = tuple[float, float, float, list[Tensors | BaseException]]
+"""When a run started (perf_counter), its seconds, its seconds of CPU time, and the outcome of each request."""
 
 
 class Batcher:
@@ -69,7 +72,7 @@ class Batcher:
         self._buckets: dict[Bucket, deque[Work]] = {}
         self._queued = 0
         self._running = 0
-        self._run_s = self._last_s = run_s
+        self._run_s = run_s
         self._inline = runs_inline(self._execution, run_s, inline_now=True)
         self._pump_due = False
         self._window_timer: asyncio.TimerHandle | None = None
@@ -204,16 +207,16 @@ class Batcher:
         outcome = self._timed(batch)
         self._loop.call_soon_threadsafe(self._settle_thread, batch, outcome)
 
-    def _settle_thread(self, batch: list[Work], outcome: tuple[float, float, list[Tensors | BaseException]]) -> None:
+    def _settle_thread(self, batch: list[Work], ran: Ran) -> None:
         self._running -= 1
-        self._settle(batch, *outcome)
+        self._settle(batch, *ran)
         if not self._pump_due:
             self._pump()
 
-    def _timed(self, batch: list[Work]) -> tuple[float, float, list[Tensors | BaseException]]:
-        start_s = time.perf_counter()
+    def _timed(self, batch: list[Work]) -> Ran:
+        start_s, cpu_start_s = time.perf_counter(), time.thread_time()
         outcomes = self._attempt(batch)
-        return start_s, time.perf_counter() - start_s, outcomes
+        return start_s, time.perf_counter() - start_s, time.thread_time() - cpu_start_s, outcomes
 
     def _attempt(self, batch: list[Work]) -> list[Tensors | BaseException]:
         """The outcome of each request. When a joined run fails, each runs alone: one bad row fails nobody else."""
@@ -243,10 +246,9 @@ class Batcher:
         return split
 
     def _settle(
-        self, batch: list[Work], start_s: float, took_s: float, outcomes: list[Tensors | BaseException]
+        self, batch: list[Work], start_s: float, took_s: float, cpu_s: float, outcomes: list[Tensors | BaseException]
     ) -> None:
-        self._run_s = next_run_s(self._run_s, took_s, self._last_s)
-        self._last_s = took_s
+        self._run_s = next_run_s(self._run_s, cpu_s)
         self._observe(batch, sum(work.rows for work in batch), start_s, took_s)
         for work, outcome in zip(batch, outcomes, strict=True):
             if isinstance(outcome, BaseException):

@@ -36,20 +36,16 @@ def batch_wait_s(
 
 
 def runs_inline(execution: Execution, run_s: float, inline_now: bool) -> bool:
-    """Whether the next batch runs on the event loop. `run_s` is a moving average of measured runs (seconds).
+    """Whether the next batch runs on the event loop, `run_s` being the expected CPU time of a run (seconds).
 
-    The two limits differ by a factor of two so that a model near the limit does not flip to and fro.
+    CPU time, because the wall clock of a run on a thread also counts its wait for the interpreter lock. The two limits
+    differ by a factor of two so that a model near the limit does not flip to and fro.
     """
     if execution != "auto":
         return execution == "inline"
     return run_s < (INLINE_LIMIT_S if inline_now else INLINE_LIMIT_S / 2)
 
 
-def next_run_s(run_s: float, took_s: float, last_s: float) -> float:
-    """The expected run time after a run of `took_s` that followed one of `last_s`.
-
-    Rises at once, but only to what two runs in a row reached (one slow run is the machine, not the model); falls by a
-    tenth of the difference per run.
-    """
-    sample_s = min(took_s, last_s)
-    return max(sample_s, run_s + 0.1 * (sample_s - run_s))
+def next_run_s(run_s: float, took_s: float) -> float:
+    """The expected run time after a run of `took_s`: rises at once, falls by a tenth of the difference per run."""
+    return max(took_s, run_s + 0.1 * (took_s - run_s))
