@@ -344,17 +344,30 @@ async def until(condition):
             await asyncio.sleep(0.001)
 
 
-async def test_a_missed_deadline_names_the_stage_and_leaves_the_thread_behind(compiled, workers):
+async def test_a_missed_deadline_names_the_stage_and_leaves_the_thread_behind(workers):
     hang = Hang()
     ran = []
     pipeline = Pipeline("p", [Step(hang, "hang"), Step(lambda p, c: ran.append(1) or p, "next")], workers=workers)
-    with pytest.raises(DeadlineExceeded, match="stage 'hang': request r: deadline exceeded"):
-        await pipeline.run(Payload(), Context("r", timeout_s=0.02))
+    ctx = Context("r")
+    task = asyncio.create_task(pipeline.run(Payload(), ctx))
+    await until(hang.started.is_set)
+    ctx.cancel(DeadlineExceeded("too late"))
+    with pytest.raises(DeadlineExceeded, match="stage 'hang': too late"):
+        await task
     assert workers.abandoned == 1
     hang.go.set()
     await until(lambda: workers.unfinished == 0)
     assert workers.abandoned == 0
     assert ran == []
+
+
+async def test_the_deadline_of_a_blocking_stage_needs_no_help(workers):
+    hang = Hang()
+    pipeline = Pipeline("p", [Step(hang, "hang")], workers=workers)
+    with pytest.raises(DeadlineExceeded, match="stage 'hang': request r: deadline exceeded"):
+        await pipeline.run(Payload(), Context("r", timeout_s=0.02))
+    hang.go.set()
+    await until(lambda: workers.unfinished == 0)
 
 
 @pytest.mark.parametrize("blocking", [True, False])
@@ -411,6 +424,19 @@ async def test_cancellation_wakes_every_branch(workers):
         await pipeline.run(Payload(), ctx)
 
 
+async def test_a_branch_has_its_own_time_limit_and_its_values_still_meet(compiled, workers):
+    hang = Hang()
+    steps = [step("a"), step("b", ("a",), hang, timeout_s=30), step("c", ("a",)), step("d", ("b", "c"))]
+    hang.go.set()
+    assert {"a", "c", "d"} <= set((await compiled(*steps).run(Payload(), Context())).metadata)
+    hang.go.clear()
+    steps[1] = step("b", ("a",), hang, timeout_s=0.02)
+    with pytest.raises(DeadlineExceeded, match=r"^stage 'b': no answer within 0\.02 s$"):
+        await compiled(*steps).run(Payload(), Context())
+    hang.go.set()
+    await until(lambda: workers.unfinished == 0)
+
+
 async def test_a_cancelled_task_stays_cancelled(workers):
     async def sleep(payload, ctx):
         await asyncio.sleep(60)
@@ -435,16 +461,21 @@ async def test_an_ended_context_runs_nothing(compiled):
 
 
 async def test_threads_held_by_the_dead_are_bounded_and_said(workers):
-    hang = Hang()
-    pipeline = Pipeline("p", [Step(hang, "hang")], workers=workers)
-    for _ in range(2):
-        with pytest.raises(DeadlineExceeded):
-            await pipeline.run(Payload(), Context(timeout_s=0.02))
+    hangs = [Hang(), Hang()]
+    for hang in hangs:
+        ctx = Context()
+        task = asyncio.create_task(Pipeline("p", [Step(hang, "hang")], workers=workers).run(Payload(), ctx))
+        await until(hang.started.is_set)
+        ctx.cancel()
+        with pytest.raises(Cancelled):
+            await task
+    quick = Pipeline("p", [Mark("a")], workers=workers)
     with pytest.raises(Overloaded, match="all 2 worker threads are held by stages that outlived their deadline"):
-        await pipeline.run(Payload(), Context())
-    hang.go.set()
+        await quick.run(Payload(), Context())
+    for hang in hangs:
+        hang.go.set()
     await until(lambda: workers.unfinished == 0)
-    await pipeline.run(Payload(), Context())
+    await quick.run(Payload(), Context())
 
 
 async def test_the_queue_for_threads_is_bounded_and_forgets_the_dead():
