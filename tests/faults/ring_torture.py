@@ -70,7 +70,7 @@ def consume(ring, uid, folder, stop):
             continue
         lines = []
         for one in got:
-            producer, number, length, checksum = HEAD.unpack_from(one)
+            producer, number, length, _ = HEAD.unpack_from(one)
             torn = one != message(producer, number) or length != len(one) - HEAD.size
             lines.append(struct.pack("<II", producer, 0 if torn else number))
         os.write(books, b"".join(lines))

@@ -264,13 +264,15 @@ class MpmcRing : public ring_detail::Base {
 template <class Ring>
 RingStatus push(Ring& ring, const void* message, std::size_t length, Timeout limit = Timeout::max()) {
   if (length > ring.slot_bytes()) throw_too_long(length, ring.slot_bytes());
-  const auto start = std::chrono::steady_clock::now();
   WriteSlot slot;
   RingStatus status = ring.reserve(slot);
-  while (status == RingStatus::would_block) {
-    status = ring.wait_push(limit - (std::chrono::steady_clock::now() - start));
-    if (status != RingStatus::ok) return status;
-    status = ring.reserve(slot);
+  if (status == RingStatus::would_block) [[unlikely]] {
+    const auto start = std::chrono::steady_clock::now();
+    while (status == RingStatus::would_block) {
+      status = ring.wait_push(limit - (std::chrono::steady_clock::now() - start));
+      if (status != RingStatus::ok) return status;
+      status = ring.reserve(slot);
+    }
   }
   if (status != RingStatus::ok) return status;
   std::memcpy(slot.data, message, length);
@@ -282,13 +284,15 @@ RingStatus push(Ring& ring, const void* message, std::size_t length, Timeout lim
 /// Pop one message into `out` (slot_bytes long), waiting at most `limit` for one.
 template <class Ring>
 RingStatus pop(Ring& ring, void* out, std::size_t& length, Timeout limit = Timeout::max()) {
-  const auto start = std::chrono::steady_clock::now();
   ReadSlot slot;
   RingStatus status = ring.peek(slot);
-  while (status == RingStatus::would_block) {
-    status = ring.wait_pop(limit - (std::chrono::steady_clock::now() - start));
-    if (status != RingStatus::ok) return status;
-    status = ring.peek(slot);
+  if (status == RingStatus::would_block) [[unlikely]] {
+    const auto start = std::chrono::steady_clock::now();
+    while (status == RingStatus::would_block) {
+      status = ring.wait_pop(limit - (std::chrono::steady_clock::now() - start));
+      if (status != RingStatus::ok) return status;
+      status = ring.peek(slot);
+    }
   }
   if (status != RingStatus::ok) return status;
   length = slot.length;
