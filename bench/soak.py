@@ -167,7 +167,7 @@ async def soak(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
         status = await load.end(server)
         tail = server.tail()
     problems = [*load.violations[:KEEP_VIOLATIONS]]
-    problems += samples.problems()
+    problems += samples.problems(options.connections)
     if status != 0:
         problems.append(f"exit status {status} after SIGTERM instead of 0:\n{tail}")
     if "Traceback" in tail:

@@ -17,6 +17,9 @@ JUDGED_AFTER = 3 * MINUTE
 GROWTH = 1.15
 GROWTH_MB = 24.0
 SPARE_FDS = 16
+CONNECTION_MB = 3 * 16.8
+"""The largest request of the mix three times over: as it came in, as a batch, as the answer."""
+SPARE_MB = 256.0
 
 
 class Samples:
@@ -48,9 +51,16 @@ class Samples:
             "fds_end": self.fds[-1],
         }
 
-    def problems(self) -> list[str]:
-        """Growth that lasts: the last minute against the second one (caches fill in the first), and leaked fds."""
+    def problems(self, connections: int) -> list[str]:
+        """What points to a leak: more memory than open requests can need, growth that lasts, descriptors left over.
+
+        Growth is judged from the second minute, as caches fill in the first. A request that is held after its answer
+        grows memory to a plateau instead; the bound for what `connections` requests can need at a time shows that.
+        """
         found = []
+        bound = self.rss_mb[0] + connections * CONNECTION_MB + SPARE_MB
+        if (most := max(self.rss_mb)) > bound:
+            found.append(f"memory reached {most:.0f} MB; {connections} open requests can explain {bound:.0f} MB")
         if len(self.rss_mb) >= JUDGED_AFTER:
             early, late = median(self.rss_mb[MINUTE : 2 * MINUTE]), median(self.rss_mb[-MINUTE:])
             if late > early * GROWTH + GROWTH_MB:

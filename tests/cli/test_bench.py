@@ -103,9 +103,12 @@ def test_slope_of_memory(bench: Any) -> None:
     assert samples.slope([5.0, 5.5, 6.0, 6.5]) == pytest.approx(0.5)
     flat = samples.Samples(1)
     flat.rss_mb, flat.fds = [100.0] * 240, [20] * 240
-    assert flat.problems() == []
+    assert flat.problems(2) == []
     flat.rss_mb[-60:], flat.fds[-1] = [200.0] * 60, 90
-    assert [problem.split()[0] for problem in flat.problems()] == ["memory", "descriptors"]
+    assert [problem.split()[:2] for problem in flat.problems(2)] == [["memory", "grew"], ["descriptors", "leaked:"]]
+    flat.rss_mb = [100.0] + [900.0] * 239
+    assert flat.problems(2)[0].startswith("memory reached 900 MB")
+    assert all("reached" not in problem for problem in flat.problems(32))
 
 
 def test_samples_of_this_process(bench: Any) -> None:
