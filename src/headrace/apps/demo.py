@@ -24,7 +24,9 @@ from headrace.errors import HeadraceError, Unavailable
 if TYPE_CHECKING:
     from headrace.testing.recordings import Recording
 
-__all__ = ["main"]
+__all__ = ["RECIPES", "DemoFailed", "Server", "main"]
+
+RECIPES = ("ocr", "vad")
 
 _HOST = "127.0.0.1"
 _PORT = 8000
@@ -45,10 +47,10 @@ def main() -> int:
     try:
         home.mkdir(exist_ok=True)
         repo = home / "models"
-        for recipe in ("ocr", "vad"):
+        for recipe in RECIPES:
             _say(f"pulling {recipe}")
             _headrace("pull", recipe, "--repo", str(repo))
-        with _Server(repo, home / "server.log") as server:
+        with Server(repo, home / "server.log") as server:
             _read_picture(server, home / "picture.png")
             _find_speech(server, home / "speech.wav")
             _say(f"the server runs at {server.url}; its log is {server.log}")
@@ -81,7 +83,7 @@ def _headrace(*args: str) -> None:
         raise DemoFailed(f"`headrace {' '.join(args)}` ended with status {run.returncode}")
 
 
-def _read_picture(server: _Server, path: Path) -> None:
+def _read_picture(server: Server, path: Path) -> None:
     from headrace.testing.images import PageSpec, encode_image, render_page
 
     page = render_page(PageSpec("demo", width=900, height=320, size=28, lines=4), seed=1)
@@ -97,7 +99,7 @@ def _read_picture(server: _Server, path: Path) -> None:
         raise DemoFailed("no text was recognised in the picture")
 
 
-def _find_speech(server: _Server, path: Path) -> None:
+def _find_speech(server: Server, path: Path) -> None:
     recording, said = _recording()
     path.write_bytes(recording.encode("WAV", "PCM_16"))
     _say(f"sending {path}, {said}")
@@ -122,7 +124,7 @@ def _recording() -> tuple[Recording, str]:
     return assemble(spoken, [1.0, 1.5, 1.0]), said
 
 
-class _Server:
+class Server:
     """`headrace serve` as a child process, from ready to gracefully stopped."""
 
     def __init__(self, repo: Path, log: Path) -> None:
@@ -131,7 +133,7 @@ class _Server:
         self.url = f"http://{_HOST}:{port}"
         self._command = [sys.executable, "-m", "headrace", "serve", str(repo), "--host", _HOST, "--port", str(port)]
 
-    def __enter__(self) -> _Server:
+    def __enter__(self) -> Server:
         _say(f"starting the server at {self.url}")
         with self.log.open("wb") as log:
             # A session of its own: Ctrl-C reaches the demo alone, which then stops the server gracefully.
