@@ -7,8 +7,10 @@ import numpy as np
 import pytest
 
 from headrace.core.context import Context
+from headrace.core.telemetry import Registry, render
 from headrace.errors import Cancelled, DeadlineExceeded, InvalidInput, LoadFailed, Unavailable
 from headrace.serve.config import BatchingConfig, ModelConfig, RuntimeConfig
+from headrace.serve.metrics import ServeMetrics
 from headrace.serve.model import Model
 from headrace.serve.protocol import TensorSpec
 
@@ -36,8 +38,7 @@ class Doubler:
         self._note("load")
 
     def warm(self):
-        if "warm" not in self.diary:
-            self._note("warm")
+        self._note("warm")
 
     def infer(self, tensors):
         if self.gate is not None:
@@ -195,3 +196,16 @@ async def test_counts_what_happened():
     assert (sum(counts), total) == (1, 3)
     assert model.series.failed_count == 1
     await model.close()
+
+
+async def test_a_reload_of_the_same_version_keeps_its_metrics():
+    metrics = ServeMetrics(Registry())
+    config = ModelConfig(backend="python")
+    old = await Model.load("m", "1", Doubler(), config, metrics)
+    await old.infer(rows(), Context())
+    new = await Model.load("m", "1", Doubler(), config, metrics)
+    await old.close()
+    await new.infer(rows(), Context())
+    assert b'headrace_model_request_seconds_count{model="m",version="1"} 2.0' in render(metrics.registry)[0]
+    await new.close()
+    assert b'model="m"' not in render(metrics.registry)[0]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from headrace.core.telemetry import ROWS, Registry
 
 __all__ = ["ModelSeries", "ServeMetrics"]
@@ -26,6 +28,7 @@ class ServeMetrics:
         self.http_s = registry.histogram("headrace_http_request_seconds", "HTTP requests", ("route", "status"))
         self.http_busy = registry.gauge("headrace_http_requests_in_flight", "HTTP requests being answered")
         self.connections = registry.gauge("headrace_http_connections", "Open connections")
+        self.holders: Counter[tuple[str, str]] = Counter()
         self.refused = registry.counter("headrace_http_refused", "Requests shed before any work", ("reason",))
 
 
@@ -35,6 +38,7 @@ class ModelSeries:
     def __init__(self, metrics: ServeMetrics, model: str, version: str) -> None:
         self._metrics = metrics
         self._labels = {"model": model, "version": version}
+        metrics.holders[model, version] += 1
         self.request_s = metrics.request_s.labels(**self._labels)
         self.queue_s = metrics.queue_s.labels(**self._labels)
         self.run_s = metrics.run_s.labels(**self._labels)
@@ -50,7 +54,13 @@ class ModelSeries:
         self._metrics.failures.labels(**self._labels, error=type(error).__name__).inc()
 
     def forget(self) -> None:
-        """Drop the series of a version that is gone, all but its failures (a counter may not vanish mid-incident)."""
-        metrics = self._metrics
+        """Drop the series of a version that is gone, all but its failures (a counter may not vanish mid-incident).
+
+        A reload of the same version shares them: they stay as long as one of the two is served.
+        """
+        metrics, key = self._metrics, (self._labels["model"], self._labels["version"])
+        metrics.holders[key] -= 1
+        if metrics.holders[key] > 0:
+            return
         for family in (metrics.request_s, metrics.queue_s, metrics.run_s, metrics.batch_rows, metrics.queued):
             family.remove(**self._labels)

@@ -202,7 +202,6 @@ class Model:
 def _load(name: str, backend: Backend) -> float:
     try:
         backend.load()
-        backend.warm()  # the first run pays for allocations; the second says what a run costs
         start_s = time.thread_time()
         backend.warm()
         return time.thread_time() - start_s
