@@ -19,7 +19,7 @@ MakeBackend = Callable[[], Backend]
 
 
 def check_backend(make: MakeBackend, sample: Tensors) -> None:
-    """Run the whole life cycle on `sample` (valid inputs of two or more rows) and break the rules a caller may break."""
+    """Run the whole life cycle on `sample` (valid inputs of two or more rows), and break the rules a caller may."""
     _life_cycle(make, sample)
     _wrong_input(make, sample)
     _free_without_load(make)
