@@ -9,22 +9,12 @@ from __future__ import annotations
 import numpy as np
 
 from headrace.core.context import Context
-from headrace.core.extras import require
 from headrace.errors import ConfigError, InvalidInput
 from headrace.serve.preprocess.image import resize_image
+from headrace.serve.preprocess.strips import cut_strip, to_model_range
 from headrace.serve.protocol import Array, Payload
 
-__all__ = ["Page", "Strips", "cut_strip", "page_size", "to_model_range"]
-
-
-def to_model_range(image: Array, width: int = 0) -> Array:
-    """uint8 (H, W, C) -> float32 (C, H, max(W, width)) in -1..1; columns beyond the image are 0 (mid-grey)."""
-    height, have, channels = image.shape
-    rows = np.zeros((channels, height, max(have, width)), np.float32)
-    inside = rows[:, :, :have]
-    np.multiply(image.transpose(2, 0, 1), np.float32(1 / 127.5), out=inside)
-    inside -= 1.0
-    return rows
+__all__ = ["Page", "Strips", "page_size"]
 
 
 def page_size(width: int, height: int, min_side: int, max_side: int, multiple_of: int = 32) -> tuple[int, int]:
@@ -52,26 +42,6 @@ class Page:
         page = resize_image(image, width, height)
         payload.tensors[self._output] = to_model_range(page)[None]
         return payload
-
-
-def cut_strip(image: Array, box: Array, height: int) -> Array:
-    """Cut the oriented rectangle `box` (4, 2) out of (H, W, C) and scale it to `height`, keeping its aspect.
-
-    An upright box is a slice; any other one is turned upright first, at its own size.
-    """
-    cv2 = require("cv2", "vision")
-    along, across = box[1] - box[0], box[3] - box[0]
-    wide, tall = max(1, round(float(np.hypot(*along)))), max(1, round(float(np.hypot(*across))))
-    if abs(along[1]) < 0.5 and abs(across[0]) < 0.5 and along[0] > 0 and across[1] > 0:
-        left, top = max(0, round(float(box[0][0]))), max(0, round(float(box[0][1])))
-        right, bottom = max(left + 1, round(float(box[2][0]))), max(top + 1, round(float(box[2][1])))
-        strip = image[top:bottom, left:right]
-    else:
-        upright = np.array([[0, 0], [wide, 0], [0, tall]], np.float32)
-        matrix = cv2.getAffineTransform(np.ascontiguousarray(box[[0, 1, 3]], np.float32), upright)
-        strip = cv2.warpAffine(image, matrix, (wide, tall), flags=cv2.INTER_CUBIC, borderMode=cv2.BORDER_REPLICATE)
-    width = max(1, int(np.ceil(height * strip.shape[1] / strip.shape[0])))
-    return resize_image(strip, width, height)
 
 
 class Strips:
