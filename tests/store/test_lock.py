@@ -2,6 +2,7 @@ import fcntl
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -60,3 +61,11 @@ def test_processes_exclude_each_other(tmp_path):
     children = [subprocess.Popen(command) for _ in range(3)]
     assert [child.wait(60) for child in children] == [0, 0, 0]
     assert (tmp_path / "number").read_text() == "300"
+
+
+def test_a_working_directory_that_is_gone_is_an_error_and_no_endless_loop(tmp_path, monkeypatch):
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    with pytest.raises(FileNotFoundError), locked(Path("locks/m"), "m"):
+        pass

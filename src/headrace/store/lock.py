@@ -19,6 +19,7 @@ from headrace.errors import Conflict
 __all__ = ["locked"]
 
 _POLL_S = 0.05
+_TRIES = 100
 
 
 @contextlib.contextmanager
@@ -59,11 +60,13 @@ def _acquire(path: Path, what: str, wait_s: float, say: Callable[[str], None]) -
 
 def _try(path: Path) -> int | str:
     """The locked descriptor, or who holds the lock."""
-    while True:
-        path.parent.mkdir(parents=True, exist_ok=True)
+    for tries_left in reversed(range(_TRIES)):
         try:
+            path.parent.mkdir(parents=True, exist_ok=True)
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        except FileNotFoundError:  # the folder was removed since
+        except FileNotFoundError:  # the last holder tidied the folder away; or the working directory is gone
+            if not tries_left:
+                raise
             continue
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -80,3 +83,4 @@ def _try(path: Path) -> int | str:
             os.close(descriptor)
             raise
         os.close(descriptor)
+    return "other processes in quick succession"
