@@ -19,6 +19,7 @@ from headrace.apps import demo
 from headrace.errors import Unavailable
 from headrace.store.pull import pull_recipe
 from headrace.store.versions import Repository
+from headrace.testing.images import edit_distance
 
 
 @contextmanager
@@ -68,7 +69,9 @@ def test_it_answers_and_ends(home: Path) -> None:
     assert run.returncode == 0, output + errors
     written = re.findall(r"^  written    (.*)$", output, flags=re.MULTILINE)
     recognised = re.findall(r"^  recognised (.*)  \(confidence", output, flags=re.MULTILINE)
-    assert len(written) == len(recognised) == 4, output
+    assert len(written) == len(recognised) == 3, output
+    for line, read in zip(written, recognised, strict=True):
+        assert edit_distance(line.replace(" ", ""), read.replace(" ", "")) <= 2, output
     spoken = re.findall(r"^  spoken from ([\d.]+) s to ([\d.]+) s$", output, flags=re.MULTILINE)
     found = re.findall(r"^  found from  ([\d.]+) s to ([\d.]+) s$", output, flags=re.MULTILINE)
     assert len(spoken) == len(found) == 2, output

@@ -6,6 +6,7 @@ Ctrl-C, or ends at once with DEMO_ONCE=1. Whatever fails ends the program with t
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import signal
@@ -32,6 +33,11 @@ _HOST = "127.0.0.1"
 _PORT = 8000
 _START_S = 120.0
 _STOP_S = 30.0
+_TEXT = (
+    "The headrace leads the water to the wheel.",
+    "Invoice 2026-1130, due on 14 December",
+    "Total: 48.50 EUR",
+)
 _SPEECH = ("The water runs down the headrace", "and turns the wheel.")
 _CLIPS = Path(__file__).parents[3] / "tests" / "golden" / "data"
 
@@ -84,14 +90,11 @@ def _headrace(*args: str) -> None:
 
 
 def _read_picture(server: Server, path: Path) -> None:
-    from headrace.testing.images import PageSpec, encode_image, render_page
-
-    page = render_page(PageSpec("demo", width=900, height=320, size=28, lines=4), seed=1)
-    path.write_bytes(encode_image(page.pixels))
-    _say(f"sending {path}, a picture of {len(page.lines)} lines of text")
+    path.write_bytes(_picture(_TEXT))
+    _say(f"sending {path}, a picture of {len(_TEXT)} lines of text")
     answer, took_ms = server.ask("/v1/pipelines/ocr", path.read_bytes(), "image/png")
-    for written in page.lines:
-        print(f"  written    {written.text}")
+    for written in _TEXT:
+        print(f"  written    {written}")
     for line in answer["lines"]:
         print(f"  recognised {line['text']}  (confidence {line['confidence']:.3f})")
     print(f"  in {took_ms:.0f} ms")
@@ -111,6 +114,20 @@ def _find_speech(server: Server, path: Path) -> None:
     print(f"  in {took_ms:.0f} ms")
     if not answer["segments"]:
         raise DemoFailed("no speech was found in the recording")
+
+
+def _picture(lines: tuple[str, ...]) -> bytes:
+    """The lines in dark ink on light paper, as a PNG, in the font that Pillow carries."""
+    from PIL import Image, ImageDraw, ImageFont
+
+    font = ImageFont.load_default(30)
+    page = Image.new("RGB", (760, 60 + 60 * len(lines)), "#f6f2e8")
+    draw = ImageDraw.Draw(page)
+    for row, line in enumerate(lines):
+        draw.text((40, 40 + 60 * row), line, fill="#202428", font=font)
+    out = io.BytesIO()
+    page.save(out, "PNG")
+    return out.getvalue()
 
 
 def _recording() -> tuple[Recording, str]:
