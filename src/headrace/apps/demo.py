@@ -120,11 +120,11 @@ def _picture(lines: tuple[str, ...]) -> bytes:
     """The lines in dark ink on light paper, as a PNG, in the font that Pillow carries."""
     from PIL import Image, ImageDraw, ImageFont
 
-    font = ImageFont.load_default(30)
-    page = Image.new("RGB", (760, 60 + 60 * len(lines)), "#f6f2e8")
+    font = ImageFont.load_default(36)
+    page = Image.new("RGB", (936, 72 + 72 * len(lines)), "#f6f2e8")
     draw = ImageDraw.Draw(page)
     for row, line in enumerate(lines):
-        draw.text((40, 40 + 60 * row), line, fill="#202428", font=font)
+        draw.text((40, 36 + 72 * row), line, fill="#202428", font=font)
     out = io.BytesIO()
     page.save(out, "PNG")
     return out.getvalue()
