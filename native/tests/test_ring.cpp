@@ -314,6 +314,25 @@ TEST(mpmc_dead_consumers_slot_is_taken_back) {
   reap(child);
 }
 
+TEST(mpmc_kill_between_a_claim_and_its_index_is_made_good) {
+  const auto memory = ring_memory<MpmcRing>(4, 8);
+  auto* header = static_cast<headrace::ring_detail::Header*>(memory.shared.get());
+  MpmcRing ring(memory.shared, memory.bytes);
+  const pid_t child = killed_child([&] {
+    WriteSlot slot;
+    (void)ring.reserve(slot);
+  });
+  header->tail.fetch_sub(1);  // as if the kill had come one instruction earlier
+  std::uint64_t value = 0;
+  CHECK(push_value(ring, 1) && push_value(ring, 2));
+  CHECK(pop_value(ring, value) == RingStatus::ok && value == 1);
+  header->head.fetch_sub(1);  // the same at the other end
+  CHECK(pop_value(ring, value) == RingStatus::ok && value == 2);
+  for (std::uint64_t i = 0; i < 4; ++i) CHECK(push_value(ring, i, 0s));
+  for (std::uint64_t i = 0; i < 4; ++i) CHECK(pop_value(ring, value, 0s) == RingStatus::ok && value == i);
+  reap(child);
+}
+
 TEST(mpmc_all_producers_dead_is_told_to_the_consumer) {
   const auto memory = ring_memory<MpmcRing>(4, 8);
   MpmcRing ring(memory.shared, memory.bytes);
