@@ -73,7 +73,7 @@ class PythonBackend:
         self._infer = infer
 
     def warm(self) -> None:
-        """Call the user's `warm` (its error is a failed load); without one, run a row of zeros and only log a refusal."""
+        """Call the user's `warm` (its error fails the load); without one, run a row of zeros and log a refusal."""
         if not hasattr(self._model, "warm"):
             try:
                 self.infer(example(self.inputs))
