@@ -64,7 +64,7 @@ def _try(path: Path) -> int | str:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        except FileNotFoundError:  # the last holder tidied the folder away; or the working directory is gone
+        except (FileNotFoundError, FileExistsError):  # the last holder tidied the folder away while it was looked for
             if not tries_left:
                 raise
             continue

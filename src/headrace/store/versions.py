@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Literal
@@ -101,9 +102,13 @@ class Repository:
         system (disk full, no permission) raises `HeadraceError`.
         """
         check_model(name)
-        if self.root.exists() and not self.root.is_dir():
-            raise ConfigError(f"model repository {self.root}: expected a folder")
-        model, is_new = Edit(self.root, name), not self.root.exists()
+        try:
+            is_new = False
+            if not stat.S_ISDIR(self.root.stat().st_mode):
+                raise ConfigError(f"model repository {self.root}: expected a folder")
+        except FileNotFoundError:
+            is_new = True
+        model = Edit(self.root, name)
         try:
             with locked(self.root / ".locks" / name, f"model {name!r}", wait_s=wait_s, say=say):
                 model.sweep()

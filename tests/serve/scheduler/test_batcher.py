@@ -1,8 +1,10 @@
 """The batcher on real threads: exact splits, no idle wait, deadlines, cancellation, priority, isolation of faults."""
 
 import asyncio
+import gc
 import threading
 import time
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -262,3 +264,27 @@ async def test_shapes_that_differ_never_share_a_batch():
     async with Harness(shapes, execution="inline", max_batch=8) as harness:
         await asyncio.gather(*(harness.submit(np.ones((1, width))) for width in (3, 4, 3, 4, 3)))
     assert sorted(seen) == [(2, 4), (3, 3)]
+
+
+async def test_answered_work_holds_no_tensors_until_its_deadline():
+    kept = []
+
+    def watched(width):
+        array = np.ones((1, width), np.float32)
+        kept.append(weakref.ref(array))
+        return array
+
+    gate = Gate()
+    async with Harness(gate, max_batch=1) as harness:
+        first = harness.submit(watched(2), Context(timeout_s=3600))
+        await asyncio.to_thread(gate.entered.wait)
+        expired = harness.submit(watched(2), Context(timeout_s=0.01))
+        with pytest.raises(DeadlineExceeded):
+            await expired
+        gate.open.set()
+        await first
+        gate.seen.clear()
+        await asyncio.sleep(0.05)
+        del first, expired
+        gc.collect()
+        assert [ref() for ref in kept] == [None, None]

@@ -170,6 +170,8 @@ class Batcher:
             if work.alive(now_s):
                 batch.append(work)
                 rows += work.rows
+            else:
+                work.release()
         if not bucket:
             del self._buckets[key]
         return batch
@@ -251,6 +253,7 @@ class Batcher:
         self._run_s = next_run_s(self._run_s, cpu_s)
         self._observe(batch, sum(work.rows for work in batch), start_s, took_s)
         for work, outcome in zip(batch, outcomes, strict=True):
+            work.release()
             if isinstance(outcome, BaseException):
                 work.finish(None, outcome)
             else:

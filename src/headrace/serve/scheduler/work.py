@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 from headrace.core.context import Context
+from headrace.errors import DeadlineExceeded
 from headrace.serve.protocol import Tensors
 
 __all__ = ["Done", "Work"]
@@ -33,17 +34,25 @@ class Work:
         """Deliver the outcome; later calls do nothing."""
         if not self.finished:
             self.finished = True
-            self.done(result, error)
+            done, self.done = self.done, _told
+            done(result, error)
+
+    def release(self) -> None:
+        """Let go of the inputs, once no run reads them any more: a guarded deadline may hold the work much longer."""
+        self.tensors = {}
 
     def alive(self, now_s: float) -> bool:
         """False once answered, cancelled or past its deadline (then told so). `now_s`: `time.monotonic()`."""
         if self.finished:
             return False
         ctx = self.ctx
-        if ctx.error is not None or (ctx.deadline_s is not None and now_s >= ctx.deadline_s):
-            try:
-                ctx.check()
-            except BaseException as error:
-                self.finish(None, error)
-            return False
-        return True
+        if ctx.error is None and ctx.deadline_s is not None and now_s >= ctx.deadline_s:
+            ctx.cancel(DeadlineExceeded(f"request {ctx.request_id}: deadline exceeded"))
+        # Delivered without being raised here: a traceback would keep the frames, and all they hold, alive.
+        if ctx.error is not None:
+            self.finish(None, ctx.error)
+        return not self.finished
+
+
+def _told(result: Tensors | None, error: BaseException | None) -> None:
+    pass
