@@ -353,7 +353,6 @@ TEST(mpmc_table_of_participants_reuses_the_dead) {
   });
   for (std::size_t i = 0; i < headrace::ring_detail::kMaxParticipants; ++i) {
     live.push_back(std::make_unique<MpmcRing>(memory.shared, memory.bytes));
-    WriteSlot slot;
     if (i + 1 < headrace::ring_detail::kMaxParticipants) {
       std::uint64_t value = 0;
       CHECK(pop_value(*live.back(), value, 0s) == RingStatus::would_block);

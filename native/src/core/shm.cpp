@@ -2,6 +2,7 @@
 
 #include <dirent.h>
 #include <fcntl.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -94,6 +95,8 @@ bool remove_if_dead(const std::string& path) {
   const Descriptor fd(shm_open(path.c_str(), O_RDONLY | O_CLOEXEC, 0));
   struct stat info{};
   if (fd.get() < 0 || fstat(fd.get(), &info) != 0 || ownership(fd.get()) != Ownership::dead) return false;
+  // One remover at a time: else the slower of two could remove the segment that the faster one has made in its place.
+  if (flock(fd.get(), LOCK_EX) != 0) return false;
   unlink_if_same(path, static_cast<std::uint64_t>(info.st_ino));
   return true;
 }
