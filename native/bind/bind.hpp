@@ -4,7 +4,9 @@
 #include <nanobind/nanobind.h>
 
 #include <chrono>
+#include <exception>
 #include <optional>
+#include <utility>
 
 namespace headrace::bind {
 
@@ -31,6 +33,27 @@ class Deadline {
  private:
   std::optional<std::chrono::steady_clock::time_point> at_;
 };
+
+/// Take the GIL back. A daemon thread that comes back while the interpreter ends is to end as well, which Python asks
+/// for by unwinding its stack; through C++ that would be an abort of the whole process, so such a thread stops here
+/// instead.
+void restore_gil(PyThreadState* state);
+
+/// Run `work`, which touches nothing of Python's, without the GIL.
+template <class Work>
+auto without_gil(Work work) {
+  std::optional<decltype(work())> result;
+  std::exception_ptr error;
+  PyThreadState* state = PyEval_SaveThread();
+  try {
+    result.emplace(work());
+  } catch (const std::exception&) {
+    error = std::current_exception();  // not handled here: no stack can be unwound from within a handler
+  }
+  restore_gil(state);
+  if (error) std::rethrow_exception(error);
+  return std::move(*result);
+}
 
 /// Raise KeyboardInterrupt (or what a signal handler raised) if a signal has arrived.
 void check_signals();

@@ -1,4 +1,6 @@
 // headrace::Error -> the class of headrace.errors that has the same meaning.
+#include <unistd.h>
+
 #include <algorithm>
 #include <cmath>
 #include <string>
@@ -65,6 +67,14 @@ std::chrono::nanoseconds Deadline::slice() const {
   if (!at_) return kSignalSlice;
   const std::chrono::nanoseconds left = *at_ - std::chrono::steady_clock::now();
   return std::clamp<std::chrono::nanoseconds>(left, std::chrono::nanoseconds(0), kSignalSlice);
+}
+
+void restore_gil(PyThreadState* state) {
+  try {
+    PyEval_RestoreThread(state);
+  } catch (...) {
+    while (true) pause();
+  }
 }
 
 void check_signals() {

@@ -3,6 +3,7 @@
 
 NB_MODULE(_ext, m) {
   using namespace headrace::bind;
+  nb::set_leak_warnings(false);  // a daemon thread waiting in a ring at exit holds it rightly; users need no list of it
   m.doc() = "Headrace native core";
   bind_errors(m);
   bind_cpu(m);

@@ -80,8 +80,7 @@ class PyPool {
     if (deadline.passed()) return {pool_.lease(size, alignment, std::chrono::nanoseconds(0)), debug_};
     while (true) {
       try {
-        const nb::gil_scoped_release unlocked;
-        return {pool_.lease(size, alignment, deadline.slice()), debug_};
+        return {without_gil([&] { return pool_.lease(size, alignment, deadline.slice()); }), debug_};
       } catch (const Error& error) {
         if (error.kind() != ErrorKind::overloaded || deadline.passed()) throw;
       }

@@ -262,11 +262,7 @@ class PyRing {
 
   // One slice of waiting for room. False when time is up and `must` is not set; raises otherwise.
   bool wait_push(const Deadline& deadline, std::optional<double> timeout_s, bool must) {
-    RingStatus status = RingStatus::would_block;
-    {
-      const nb::gil_scoped_release unlocked;
-      status = ring_.wait_push(deadline.slice());
-    }
+    const RingStatus status = without_gil([&] { return ring_.wait_push(deadline.slice()); });
     check_signals();
     if (status == RingStatus::ok || status == RingStatus::closed) return true;  // the next reserve tells
     if (status == RingStatus::peer_died) {
@@ -291,11 +287,7 @@ class PyRing {
     if (peek_one(slot, ring_.peek(slot), false)) return;
     const Deadline deadline(timeout_s);
     while (true) {
-      RingStatus status = RingStatus::would_block;
-      {
-        const nb::gil_scoped_release unlocked;
-        status = ring_.wait_pop(deadline.slice());
-      }
+      const RingStatus status = without_gil([&] { return ring_.wait_pop(deadline.slice()); });
       check_signals();
       if (status == RingStatus::peer_died) raise(status, "pop");
       if (peek_one(slot, ring_.peek(slot), false)) return;

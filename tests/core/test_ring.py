@@ -1,5 +1,7 @@
 import collections
+import os
 import pickle
+import signal
 import threading
 
 import numpy as np
@@ -87,6 +89,33 @@ def test_waiting_ends_with_the_timeout_the_message_or_the_close(kind):
     with pytest.raises(ChannelClosed):
         ring.pop()
     closer.join()
+
+
+def test_a_signal_ends_the_waiting(kind):
+    ring = kind.create(slots=2, slot_bytes=8)
+
+    def interrupt(number, frame):
+        raise InterruptedError
+
+    def soon():
+        timer = threading.Timer(0.02, os.kill, (os.getpid(), signal.SIGUSR1))
+        timer.start()
+        return timer
+
+    before = signal.signal(signal.SIGUSR1, interrupt)
+    try:
+        timer = soon()
+        with pytest.raises(InterruptedError):
+            ring.pop()
+        timer.join()
+        ring.push_many([b"a", b"b"])
+        timer = soon()
+        with pytest.raises(InterruptedError):
+            ring.push(b"c")
+        timer.join()
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert ring.pop_many(9) == [b"a", b"b"]
 
 
 def test_a_closed_ring_drains_and_takes_nothing(kind):

@@ -38,6 +38,23 @@ def test_torture(kind, seed, producers, consumers, tmp_path):
     print(output)
 
 
+def test_a_thread_that_waits_at_exit_neither_aborts_the_process_nor_leaves_the_name():
+    code = """if True:
+        import threading, time
+        from headrace.core.ring import MpmcRing
+        from headrace.core.pool import TensorPool
+        ring, pool = MpmcRing.create(slots=2, slot_bytes=8), TensorPool(limit_bytes=4096)
+        lease = pool.lease(4096)
+        for wait in (ring.pop, ring.peek, lambda: pool.lease(1, timeout_s=None)):
+            threading.Thread(target=wait, daemon=True).start()
+        time.sleep(0.2)
+        print(ring.name)
+    """
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert not Path(f"/dev/shm/headrace-{done.stdout.strip()}").exists()
+
+
 @pytest.fixture
 def child():
     """A function that runs `body` in a forked child and returns the pid; whatever is left at the end is killed."""

@@ -12,6 +12,7 @@ Messages may be any contiguous bytes-like object; a longer one than `slot_bytes`
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Self
@@ -56,6 +57,7 @@ class _Named:
         segment = shm.create(name, cls.bytes_for(slots, slot_bytes))
         ring = cls(segment, slots, slot_bytes)  # type: ignore[call-arg]  # the native constructor
         ring._segment = segment
+        weakref.finalize(ring, segment.unlink)  # also at exit, when a daemon thread may still hold the ring
         return ring
 
     @classmethod
