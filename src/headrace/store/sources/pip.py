@@ -10,6 +10,7 @@ import re
 import subprocess
 import sys
 import tempfile
+from collections import deque
 from pathlib import Path
 
 from headrace.errors import IntegrityError, NotFound, Unavailable
@@ -56,6 +57,7 @@ def _run(requirement: str, folder: Path, bar: str, step: Step) -> tuple[int, str
     scratch = folder / "tmp"
     scratch.mkdir(exist_ok=True)
     environment = {**os.environ, "TMPDIR": str(scratch)}
+    said: deque[bytes] = deque(maxlen=50)  # some pips tell their errors on standard output
     with tempfile.TemporaryFile() as errors:
         child = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors, env=environment
@@ -65,6 +67,8 @@ def _run(requirement: str, folder: Path, bar: str, step: Step) -> tuple[int, str
             for line in child.stdout:
                 if report := _PROGRESS.search(line):
                     step.at(int(report[1]), int(report[2]))
+                else:
+                    said.append(line)
             code = child.wait()
         finally:
             if child.poll() is None:
@@ -73,7 +77,7 @@ def _run(requirement: str, folder: Path, bar: str, step: Step) -> tuple[int, str
             if child.stdout is not None:
                 child.stdout.close()
         errors.seek(0)
-        return code, errors.read().decode(errors="replace")
+        return code, (b"".join(said) + errors.read()).decode(errors="replace")
 
 
 def _explain(requirement: str, errors: str) -> NotFound | Unavailable:
