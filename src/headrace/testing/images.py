@@ -19,7 +19,16 @@ import numpy.typing as npt
 from headrace.core.extras import require
 from headrace.errors import ConfigError
 
-__all__ = ["PAGES", "PageSpec", "TextImage", "TextLine", "edit_distance", "encode_image", "render_page"]
+__all__ = [
+    "PAGES",
+    "PageSpec",
+    "TextImage",
+    "TextLine",
+    "character_errors",
+    "edit_distance",
+    "encode_image",
+    "render_page",
+]
 
 _WORDS = (
     "the of and to in is that for it was on are with they be at one have this from by hot word but what some we can "
@@ -154,6 +163,42 @@ def edit_distance(expected: Sequence[Any], got: Sequence[Any]) -> int:
             current.append(min(previous[j] + 1, current[j - 1] + 1, previous[j - 1] + (want != have)))
         previous = current
     return previous[-1]
+
+
+def character_errors(
+    truth: Sequence[TextLine], found: Sequence[tuple[str, Any]], *, spaces: bool = True
+) -> tuple[int, int]:
+    """(edits, characters) between the true lines and what was found, `(text, four corners)` a piece, in any order.
+
+    A piece belongs to the true line whose band its centre lies in; pieces of one line are joined along it. Pieces
+    outside every line count as insertions, lines without a piece as deletions. Without `spaces`, blanks do not count.
+    """
+    pieces: list[list[tuple[float, str]]] = [[] for _ in truth]
+    edits = 0
+    for text, corners in found:
+        centre = np.asarray(corners, np.float64).mean(axis=0)
+        nearest: tuple[float, int, float] | None = None
+        for i, line in enumerate(truth):
+            box = np.asarray(line.box, np.float64)
+            along, height = box[1] - box[0], float(np.hypot(*(box[3] - box[0])))
+            length = float(np.hypot(*along))
+            along /= length
+            x = float((centre - box[0]) @ along)
+            off = abs(float((centre - box.mean(axis=0)) @ np.array([-along[1], along[0]])))
+            if -height <= x <= length + height and off <= 0.75 * height and (nearest is None or off < nearest[0]):
+                nearest = (off, i, x)
+        if nearest is None:
+            edits += len(text)
+        else:
+            pieces[nearest[1]].append((nearest[2], text))
+    total = 0
+    for line, parts in zip(truth, pieces, strict=True):
+        want, got = line.text, " ".join(text for _, text in sorted(parts))
+        if not spaces:
+            want, got = want.replace(" ", ""), got.replace(" ", "")
+        edits += edit_distance(want, got)
+        total += len(want)
+    return edits, total
 
 
 def _sentence(rng: np.random.Generator, font: Any, width: int) -> str:

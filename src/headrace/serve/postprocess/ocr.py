@@ -41,7 +41,7 @@ class Orient:
         tensor: str = "angle",
         min_confidence: float = 0.5,
         squeeze: float = 0.85,
-        squeeze_from: int = 320,
+        squeeze_from: int = 96,
         max_width: int = 640,
         min_width: int = 160,
         multiple_of: int = 32,
