@@ -11,14 +11,14 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Coroutine
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, TypedDict
+from typing import Any
 
 from headrace.core.telemetry import Registry, Tracer
 from headrace.errors import Conflict, HeadraceError, InvalidInput, LoadFailed, NotFound, Unavailable
 from headrace.serve import backends
 from headrace.serve.config import ModelConfig, load_config
+from headrace.serve.index import Entry, IndexEntry
 from headrace.serve.metrics import ServeMetrics
 from headrace.serve.model import Model
 from headrace.serve.observe import StageObserver
@@ -26,55 +26,12 @@ from headrace.serve.pipeline import Pipeline
 from headrace.serve.versions import Chosen, choose_version
 from headrace.serve.workers import Workers
 
-__all__ = ["CONFIG", "IndexEntry", "Repository"]
+__all__ = ["CONFIG", "Repository"]
 
 _log = logging.getLogger(__name__)
 
 CONFIG = "headrace.toml"
 UNLOADED = "unloaded"
-State = Literal["READY", "LOADING", "UNAVAILABLE"]
-
-
-class IndexEntry(TypedDict):
-    """One line of the Open Inference Protocol's repository index."""
-
-    name: str
-    version: str
-    state: State
-    reason: str
-
-
-@dataclass(slots=True)
-class _Entry:
-    """What is known of one name. `failed` is the version that could not be loaded beside a served one."""
-
-    name: str
-    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
-    served: Model | Pipeline | None = None
-    state: State = "UNAVAILABLE"
-    version: str = ""
-    reason: str = ""
-    failed: IndexEntry | None = None
-    waits_for: tuple[str, ...] = ()
-
-    def begin(self) -> None:
-        if self.served is None:
-            self.state, self.version, self.reason = "LOADING", "", ""
-
-    def fail(self, version: str, error: HeadraceError) -> None:
-        line = IndexEntry(name=self.name, version=version, state="UNAVAILABLE", reason=str(error))
-        if self.served is None:
-            self.state, self.version, self.reason = line["state"], line["version"], line["reason"]
-        else:
-            self.failed = line
-
-    def serve(self, served: Model | Pipeline, reason: str) -> None:
-        self.served, self.state, self.version, self.reason = served, "READY", served.version, reason
-        self.failed, self.waits_for = None, ()
-
-    def stop(self, reason: str) -> None:
-        self.served, self.state, self.reason = None, "UNAVAILABLE", reason
-        self.failed, self.waits_for = None, ()
 
 
 class Repository:
@@ -104,7 +61,7 @@ class Repository:
         self._workers = workers or Workers()
         self._own_workers = workers is None
         self._drain_timeout_s = drain_timeout_s
-        self._entries: dict[str, _Entry] = {}
+        self._entries: dict[str, Entry] = {}
         self._live: dict[str, Model | Pipeline] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
         self._started = False
@@ -140,12 +97,7 @@ class Repository:
 
     def index(self) -> list[IndexEntry]:
         """Everything known, by name: what is served, what is loading, what failed and why."""
-        lines: list[IndexEntry] = []
-        for name, entry in sorted(self._entries.items()):
-            lines.append(IndexEntry(name=name, version=entry.version, state=entry.state, reason=entry.reason))
-            if entry.failed is not None:
-                lines.append(entry.failed)
-        return lines
+        return [line for _, entry in sorted(self._entries.items()) for line in entry.lines()]
 
     def not_ready(self) -> str:
         """Why the repository cannot serve yet, or "". A model that failed to load does not make the others wait."""
@@ -160,7 +112,7 @@ class Repository:
         names = await asyncio.to_thread(self._scan)
         kinds = {name: await asyncio.to_thread(self._is_pipeline, name) for name in names}
         for name in names:
-            self._entries.setdefault(name, _Entry(name)).begin()
+            self._entries.setdefault(name, Entry(name)).begin()
         for name in sorted(names, key=lambda name: kinds[name]):
             if self._closed:
                 return
@@ -199,13 +151,13 @@ class Repository:
         for entry in list(self._entries.values()):
             async with entry.lock:  # a load under way ends first; no other begins
                 pass
-        await asyncio.gather(*(self._stop(entry) for entry in self._entries.values() if _is_pipeline(entry)))
-        await asyncio.gather(*(self._stop(entry) for entry in self._entries.values() if not _is_pipeline(entry)))
+        await asyncio.gather(*(self._stop(entry) for entry in self._entries.values() if entry.is_pipeline))
+        await asyncio.gather(*(self._stop(entry) for entry in self._entries.values() if not entry.is_pipeline))
         await asyncio.gather(*self._tasks, return_exceptions=True)
         if self._own_workers:
             await asyncio.to_thread(self._workers.close)
 
-    async def _stop(self, entry: _Entry, reason: str = "closed") -> None:
+    async def _stop(self, entry: Entry, reason: str = "closed") -> None:
         served = self._live.pop(entry.name, None)
         entry.stop(reason)
         if served is not None:
@@ -226,7 +178,7 @@ class Repository:
     async def _change(self, name: str, *, retry: bool) -> None:
         if name not in self._entries and name not in await asyncio.to_thread(self._scan):
             self.get(name)
-        entry = self._entries.setdefault(name, _Entry(name))
+        entry = self._entries.setdefault(name, Entry(name))
         async with entry.lock:
             if self._closed:
                 raise Unavailable("the repository is closed")
@@ -253,7 +205,7 @@ class Repository:
         if old is not None:
             self._spawn(old.close(self._drain_timeout_s))
 
-    async def _pipeline(self, entry: _Entry, config: ModelConfig, chosen: Chosen, retry: bool) -> Pipeline:
+    async def _pipeline(self, entry: Entry, config: ModelConfig, chosen: Chosen, retry: bool) -> Pipeline:
         pipeline = await asyncio.to_thread(
             Pipeline.from_config,
             entry.name,
@@ -311,10 +263,6 @@ class Repository:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             _log.debug("repository change: %s", error)
-
-
-def _is_pipeline(entry: _Entry) -> bool:
-    return isinstance(entry.served, Pipeline)
 
 
 def _unexpected(name: str, error: Exception) -> LoadFailed:
