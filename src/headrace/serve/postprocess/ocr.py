@@ -95,9 +95,9 @@ def join_pieces(pieces: Sequence[tuple[str, float]]) -> tuple[str, float]:
     mean over all characters.
     """
     text = ""
-    for piece, _ in pieces:
+    for piece in (piece.strip() for piece, _ in pieces):
         apart = text and piece and not (_is_cjk(text[-1]) or _is_cjk(piece[0]))
-        text += f" {piece.lstrip()}" if apart and not text.endswith(" ") else piece
+        text += f" {piece}" if apart else piece
     sizes = [max(1, len(piece)) for piece, _ in pieces]
     confidence = sum(size * sure for size, (_, sure) in zip(sizes, pieces, strict=True)) / sum(sizes)
     return text, confidence
