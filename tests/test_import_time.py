@@ -12,7 +12,7 @@ import sys
 import pytest
 
 # Import names of the optional extras: loaded where they are used, never at import.
-OPTIONAL = {"cv2", "jsonschema", "onnxruntime", "opentelemetry", "PIL", "pyclipper", "soundfile", "soxr", "torch"}
+OPTIONAL = {"cv2", "jsonschema", "onnxruntime", "opentelemetry", "PIL", "soundfile", "soxr", "torch"}
 
 PROBE = """
 import json, sys
