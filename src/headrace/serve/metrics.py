@@ -16,7 +16,7 @@ class ServeMetrics:
         self.registry = registry
         model = ("model", "version")
         self.request_s = registry.histogram(
-            "headrace_model_request_seconds", "From a request's submission to its outcome", model
+            "headrace_model_request_seconds", "Answered requests, from submission to outcome", model
         )
         self.queue_s = registry.histogram("headrace_model_queue_seconds", "Wait of a request before its run", model)
         self.run_s = registry.histogram("headrace_model_run_seconds", "One call of the backend", model)

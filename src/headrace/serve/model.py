@@ -110,16 +110,7 @@ class Model:
         rows = self._rows(tensors)
         if not self.config.allow_nan:
             _check_finite(tensors)
-        start_s = time.perf_counter()
-
-        def finish(result: Tensors | None, error: BaseException | None) -> None:
-            took_s = time.perf_counter() - start_s
-            self.series.request_s.observe(took_s)
-            if error is not None:
-                self.series.failed(error, took_s)
-            done(result, error)
-
-        work = Work(tensors, rows, ctx, finish)
+        work = Work(tensors, rows, ctx, done, self.series.failed)
         self._batcher.submit(work)
         return work
 
@@ -181,14 +172,26 @@ class Model:
             raise InvalidInput(f"expected 1..{self.config.max_rows} rows (axis 0), got {rows}")
         return rows
 
-    def _observe(self, batch: Sequence[Work], rows: int, start_s: float, took_s: float) -> None:
-        series = self.series
+    def _observe(
+        self, batch: Sequence[Work], outcomes: Sequence[Tensors | BaseException], start_s: float, took_s: float
+    ) -> None:
+        series, end_s = self.series, start_s + took_s
+        rows = sum([work.rows for work in batch])
         series.last_run_s = time.time()
         series.run_s.observe(took_s)
         series.batch_rows.observe(rows)
+        series.queue_s.observe_all([start_s - work.enqueued_s for work in batch])
+        series.request_s.observe_all(
+            [
+                end_s - work.enqueued_s
+                for work, outcome in zip(batch, outcomes, strict=True)
+                if not work.finished and not isinstance(outcome, BaseException)
+            ]
+        )
+        if self._tracer is None:
+            return
         for work in batch:
-            series.queue_s.observe(start_s - work.enqueued_s)
-            if self._tracer is not None and work.ctx.trace:
+            if work.ctx.trace:
                 facts: dict[str, str | int | float] = {
                     "model": self.name,
                     "version": self.version,

@@ -25,7 +25,7 @@ from headrace.core.telemetry import Tracer
 from headrace.errors import Cancelled, ConfigError, HeadraceError, Overloaded
 from headrace.serve.codec.http import SCRATCH_BYTES, HttpProtocol
 from headrace.serve.codec.message import Limits, Request, error_response
-from headrace.serve.codec.router import MethodNotAllowed, Router
+from headrace.serve.codec.router import MethodNotAllowed, Route, Router
 from headrace.serve.metrics import ServeMetrics
 from headrace.serve.repository import Repository
 from headrace.serve.routes.control import ControlGuard, control_routes
@@ -39,6 +39,8 @@ __all__ = ["Server", "ServerSettings"]
 _log = logging.getLogger(__name__)
 
 BACKLOG = 2048
+MAX_FOUND = 1024
+"""Targets whose route is remembered."""
 
 
 class ServerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -67,6 +69,7 @@ class Server:
         self.scratch = memoryview(bytearray(SCRATCH_BYTES))
         self.connections: set[HttpProtocol] = set()
         self.draining = False
+        self.now = time.monotonic()
         self.port = settings.port
         self._settings = settings
         self._repository = repository
@@ -81,6 +84,7 @@ class Server:
             *control_routes(repository),
         ]
         self._router = Router([*routes, *docs_routes(routes, self._names)])
+        self._found: dict[tuple[bytes, bytes], tuple[Route, dict[str, str]]] = {}
         self._series: dict[tuple[str, int], Any] = {}
         self._in_flight = 0
         self._idle = asyncio.Event()
@@ -172,9 +176,9 @@ class Server:
 
     def _sweep(self) -> None:
         self._date = formatdate(usegmt=True)
-        now = time.monotonic()
+        self.now = time.monotonic()
         for connection in list(self.connections):
-            connection.sweep(now)
+            connection.sweep(self.now)
         self._sweeper = asyncio.get_running_loop().call_later(1.0, self._sweep)
 
     # -- requests ------------------------------------------------------------------------------------------------
@@ -185,7 +189,10 @@ class Server:
     def handle(self, request: Request) -> None:
         self._in_flight += 1
         self._idle.clear()
-        ctx = request.ctx = Context(request.header(b"x-request-id")[:128] or f"{self._id_prefix}-{next(self._ids):x}")
+        named = b"x-request-id" in request.headers
+        ctx = request.ctx = Context(
+            request.header(b"x-request-id")[:128] if named else f"{self._id_prefix}-{next(self._ids):x}"
+        )
         if self._tracer is not None:
             request.span = self._tracer.root("http", ctx, request.header(b"traceparent"))
             request.span.__enter__()
@@ -193,7 +200,7 @@ class Server:
             if self._in_flight > self.limits.max_concurrency:
                 self._metrics.refused.labels(reason="concurrency").inc()
                 raise Overloaded(f"more than {self.limits.max_concurrency} requests are being answered")
-            route, params = self._router.find(request.method, request.path)
+            route, params = self._found.get((request.method, request.target)) or self._find(request)
             request.route = route.path
             if route.control:
                 self._guard.check(request)
@@ -202,6 +209,13 @@ class Server:
                 self._spawn(request, ctx, answer)
         except Exception as error:
             self._fail(request, ctx, error)
+
+    def _find(self, request: Request) -> tuple[Route, dict[str, str]]:
+        found = self._router.find(request.method.decode("latin-1"), request.path)
+        if len(self._found) >= MAX_FOUND:
+            self._found.clear()
+        self._found[request.method, request.target] = found
+        return found
 
     def finished(self, request: Request, status: int) -> None:
         self._in_flight -= 1
@@ -218,10 +232,9 @@ class Server:
             request.span.set("http.response.status_code", status)
             request.span.__exit__(None, None, None)
         if self._settings.access_log:
-            _log.info(
-                "%s %s %s %d %.2f ms", request.peer, request.method, request.path, status, took_s * 1e3,
-                extra={"request_id": request.ctx.request_id if request.ctx else ""},
-            )  # fmt: skip
+            method, took_ms = request.method.decode("latin-1"), took_s * 1e3
+            facts = {"request_id": request.ctx.request_id if request.ctx else ""}
+            _log.info("%s %s %s %d %.2f ms", request.peer, method, request.path, status, took_ms, extra=facts)
 
     def _spawn(self, request: Request, ctx: Context, answer: Coroutine[Any, Any, None]) -> None:
         """Run a handler that waits; it is cancelled when the client goes away."""
@@ -248,7 +261,13 @@ class Server:
             if error.http_status >= 500 and error.__cause__ is not None:
                 _log.warning("request %s: %s", ctx.request_id, error, exc_info=error.__cause__)
         else:
-            _log.error("request %s: %s %s failed", ctx.request_id, request.method, request.path, exc_info=error)
+            _log.error(
+                "request %s: %s %s failed",
+                ctx.request_id,
+                request.method.decode("latin-1"),
+                request.path,
+                exc_info=error,
+            )
             error = HeadraceError(f"internal error; the log has the details under request {ctx.request_id}")
         response = error_response(error, ctx.request_id)
         if isinstance(error, MethodNotAllowed):

@@ -26,6 +26,10 @@ class Echo:
         self.statuses = []
         self.aligned = None
 
+    @property
+    def now(self):
+        return time.monotonic()
+
     def date(self):
         return "now"
 

@@ -35,7 +35,7 @@ class Harness:
             instances,
             joinable=joinable,
             fixed=fixed,
-            observe=lambda batch, rows, start, took: self.sizes.append(rows),
+            observe=lambda batch, outcomes, start, took: self.sizes.append(sum(work.rows for work in batch)),
             run_s=1e-6,
         )
 
@@ -46,7 +46,7 @@ class Harness:
             if not future.done():
                 future.set_exception(error) if error else future.set_result(result["y"])
 
-        self.batcher.submit(Work({"x": array}, len(array), ctx or Context(), done))
+        self.batcher.submit(Work({"x": array}, len(array), ctx or Context(), done, lambda error, seconds: None))
         return future
 
     async def __aenter__(self):

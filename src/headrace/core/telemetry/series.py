@@ -93,6 +93,13 @@ class HistogramSeries:
             self._counts[bisect_left(self.bounds, value)] += 1
             self._sum += value
 
+    def observe_all(self, values: Sequence[float]) -> None:
+        """Observe each of `values`, taking the lock once."""
+        with self._lock:
+            for value in values:
+                self._counts[bisect_left(self.bounds, value)] += 1
+                self._sum += value
+
     def snapshot(self) -> tuple[list[int], float]:
         """Counts per bucket (the last is +Inf; not cumulative) and the sum, taken together."""
         with self._lock:
@@ -141,6 +148,9 @@ class OffHistogram(HistogramSeries):
     __slots__ = ()
 
     def observe(self, value: float) -> None:
+        pass
+
+    def observe_all(self, values: Sequence[float]) -> None:
         pass
 
 

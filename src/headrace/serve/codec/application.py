@@ -19,6 +19,8 @@ class Application(Protocol):
     scratch: memoryview
     connections: set[HttpProtocol]
     draining: bool
+    now: float
+    """`time.monotonic()`, up to a second old: good enough for time limits, and free."""
 
     def handle(self, request: Request, /) -> None:
         """Answer `request` now or later through `request.respond`; must not raise."""

@@ -9,7 +9,6 @@ task and four coroutine switches, this is about three times faster (`headrace be
 from __future__ import annotations
 
 import asyncio
-import time
 from collections import deque
 from typing import cast
 
@@ -34,6 +33,8 @@ SCRATCH_BYTES = 256 * 1024
 
 STATUS_LINES = {status: f"HTTP/1.1 {status} {reason}\r\n" for status, reason in REASONS.items()}
 CLOSE = "connection: close\r\n"
+NO_BODY = Body()
+"""Stands where no body is expected; never written to."""
 
 LINGER_S = 2.0
 """How long the input of a refused request is discarded before its connection is cut."""
@@ -50,16 +51,17 @@ class HttpProtocol(asyncio.BufferedProtocol):
         self._target = b""
         self._headers: dict[bytes, bytes] = {}
         self._header_bytes = 0  # of the parsed head
+        self._counting = False
         self._head_bytes = 0  # fed to the parser since the head began, parsed or not
         self._incoming: Request | None = None
-        self._body = Body()
+        self._body = NO_BODY
         self._upgrade = False
         self._queue: deque[Request] = deque()
         self._busy: Request | None = None
         self._fault: HeadraceError | None = None
         self._discarding = False
         self._paused_at: float | None = None
-        self._since = time.monotonic()
+        self._since = self._app.now
         self._progress = self._since
         self._in_head = False
 
@@ -87,7 +89,7 @@ class HttpProtocol(asyncio.BufferedProtocol):
         return False
 
     def pause_writing(self) -> None:
-        self._paused_at = time.monotonic()
+        self._paused_at = self._app.now
 
     def resume_writing(self) -> None:
         self._paused_at = None
@@ -107,12 +109,14 @@ class HttpProtocol(asyncio.BufferedProtocol):
             self._feed(self._app.scratch[:nbytes])
             return
         body.received += nbytes
-        self._progress = time.monotonic()
+        self._progress = self._app.now
         if body.complete:
             self._parser = httptools.HttpRequestParser(self)  # the old one still waits for the bytes it did not see
             self._complete()
 
     def _feed(self, data: memoryview) -> None:
+        # A head that came in one short read is within its limit; only longer ones are added up header by header.
+        self._counting = self._head_bytes + len(data) > self._app.limits.max_header_bytes
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:
@@ -137,7 +141,7 @@ class HttpProtocol(asyncio.BufferedProtocol):
         self._headers = {}
         self._header_bytes = self._head_bytes = 0
         self._in_head = True
-        self._since = time.monotonic()
+        self._since = self._app.now
 
     def on_url(self, url: bytes) -> None:
         self._target += url
@@ -146,22 +150,22 @@ class HttpProtocol(asyncio.BufferedProtocol):
             self._fault = self._headers_too_large()
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        self._header_bytes += len(name) + len(value)
-        if self._header_bytes > self._app.limits.max_header_bytes:
-            self._fault = self._headers_too_large()
-            return
         name = name.lower()
-        known = self._headers.get(name)
-        self._headers[name] = value if known is None else known + b", " + value
+        headers = self._headers
+        headers[name] = headers[name] + b", " + value if name in headers else value
+        if self._counting:
+            self._header_bytes += len(name) + len(value)
+            if self._header_bytes > self._app.limits.max_header_bytes:
+                self._fault = self._headers_too_large()
 
     def on_headers_complete(self) -> None:
         parser, headers = self._parser, self._headers
         self._in_head = False
-        request = Request(self, parser.get_method().decode("latin-1"), self._target, headers)
+        request = Request(self, parser.get_method(), self._target, headers)
         request.keep_alive = parser.should_keep_alive()
         self._incoming = request
         self._upgrade = parser.should_upgrade()
-        self._since = self._progress = time.monotonic()
+        self._since = self._progress = self._app.now
         length = int(headers.get(b"content-length", b"0")) if not self._fault else 0
         if length > self._app.limits.max_body_bytes:
             self._fault = PayloadTooLarge(
@@ -169,9 +173,9 @@ class HttpProtocol(asyncio.BufferedProtocol):
             )
         if self._fault is not None:
             return
-        lead = headers.get(b"inference-header-content-length", b"")
+        lead = headers.get(b"inference-header-content-length", b"") if length >= DIRECT_BODY_BYTES else b""
         self._body = Body(length, int(lead) if lead.isdigit() and len(lead) < 12 else 0)
-        if headers.get(b"expect", b"").lower() == b"100-continue":
+        if b"expect" in headers and headers[b"expect"].lower() == b"100-continue":
             self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
     def on_body(self, chunk: bytes) -> None:
@@ -181,7 +185,7 @@ class HttpProtocol(asyncio.BufferedProtocol):
             self._fault = PayloadTooLarge(f"body longer than {self._app.limits.max_body_bytes} bytes")
         else:
             self._body.append(chunk)
-            self._progress = time.monotonic()
+            self._progress = self._app.now
 
     def on_message_complete(self) -> None:
         if not self._upgrade and self._fault is None:
@@ -211,9 +215,8 @@ class HttpProtocol(asyncio.BufferedProtocol):
         assert request is not None
         request.body = self._body.take()
         self._incoming = None
-        self._body = Body()
-        self._in_head = False
-        self._since = time.monotonic()
+        self._body = NO_BODY
+        self._since = self._app.now
         if self._busy is not None or self._paused_at is not None:
             self._queue.append(request)
             if len(self._queue) >= self._app.limits.max_pipelined:
@@ -228,11 +231,11 @@ class HttpProtocol(asyncio.BufferedProtocol):
         self._busy = None
         self._app.finished(request, response.status)
         keep = request.keep_alive and not self._app.draining and self._fault is None
-        self._send(response, keep, head_only=request.method == "HEAD")
+        self._send(response, keep, head_only=request.method == b"HEAD")
         if not keep:
             self._close_gently()
             return
-        self._since = time.monotonic()
+        self._since = self._app.now
         if self._queue:
             self._next()
 
@@ -268,7 +271,7 @@ class HttpProtocol(asyncio.BufferedProtocol):
         self._fault = error
         self._discarding = True
         self._incoming = None
-        self._body = Body()
+        self._body = NO_BODY
         self._queue.clear()
         if self._busy is None:
             self._send(error_response(error), keep=False)
@@ -277,7 +280,7 @@ class HttpProtocol(asyncio.BufferedProtocol):
     def _close_gently(self) -> None:
         """Close once all is sent; after a fault keep discarding input for a moment, since closing on unread bytes
         would reset the connection before the client has read the answer."""
-        self._since = time.monotonic()
+        self._since = self._app.now
         if self._fault is None:
             self._transport.close()
         elif self._transport.can_write_eof() and not self._transport.is_closing():

@@ -68,7 +68,7 @@ class Request:
     """One complete request.
 
     Attributes:
-        method, path, query: As sent, percent-decoding left to the router.
+        method, target: As sent. `path` and `query` are the two parts of the target, not percent-decoded.
         headers: Lower-case names to values; a repeated header's values are joined by ", ".
         body: The whole body; a large one is a view of its own buffer.
         ctx: Set by the application; cancelled when the client goes away.
@@ -83,19 +83,16 @@ class Request:
         "headers",
         "keep_alive",
         "method",
-        "path",
-        "query",
         "route",
         "span",
         "started_s",
+        "target",
     )
 
-    def __init__(self, connection: Connection, method: str, target: bytes, headers: dict[bytes, bytes]) -> None:
+    def __init__(self, connection: Connection, method: bytes, target: bytes, headers: dict[bytes, bytes]) -> None:
         self._connection = connection
         self.method = method
-        path, _, query = target.partition(b"?")
-        self.path = path.decode("latin-1")
-        self.query = query.decode("latin-1")
+        self.target = target
         self.headers = headers
         self.body: bytes | memoryview = b""
         self.ctx: Context | None = None
@@ -103,6 +100,14 @@ class Request:
         self.route = ""
         self.span: Span | None = None
         self.started_s = time.perf_counter()
+
+    @property
+    def path(self) -> str:
+        return self.target.partition(b"?")[0].decode("latin-1")
+
+    @property
+    def query(self) -> str:
+        return self.target.partition(b"?")[2].decode("latin-1")
 
     def header(self, name: bytes) -> str:
         return self.headers.get(name, b"").decode("latin-1")

@@ -24,7 +24,7 @@ def model_stats(model: Model) -> dict[str, Any]:
         "inference_count": int(rows),
         "execution_count": runs,
         "inference_stats": {
-            "success": _entry(requests - series.failed_count, request_s - series.failed_s),
+            "success": _entry(requests, request_s),
             "fail": _entry(series.failed_count, series.failed_s),
             "queue": _entry(sum(queue_counts), queue_s),
             "compute_input": _entry(0, 0.0),

@@ -26,8 +26,8 @@ from headrace.serve.scheduler.work import Work
 
 __all__ = ["BatchObserver", "Batcher"]
 
-BatchObserver: TypeAlias = Callable[[Sequence[Work], int, float, float], None]
-"""Told of each run: its requests, its rows, when it started (perf_counter) and how many seconds it took."""
+BatchObserver: TypeAlias = Callable[[Sequence[Work], Sequence[Tensors | BaseException], float, float], None]
+"""Told of each run: its requests and their outcomes, when it started (perf_counter) and how many seconds it took."""
 
 Bucket: TypeAlias = tuple[tuple[int, ...], ...]
 Ran: TypeAlias = tuple[float, float, float, list[Tensors | BaseException]]
@@ -251,7 +251,7 @@ class Batcher:
         self, batch: list[Work], start_s: float, took_s: float, cpu_s: float, outcomes: list[Tensors | BaseException]
     ) -> None:
         self._run_s = next_run_s(self._run_s, cpu_s)
-        self._observe(batch, sum(work.rows for work in batch), start_s, took_s)
+        self._observe(batch, outcomes, start_s, took_s)
         for work, outcome in zip(batch, outcomes, strict=True):
             work.release()
             if isinstance(outcome, BaseException):

@@ -10,22 +10,30 @@ from headrace.core.context import Context
 from headrace.errors import DeadlineExceeded
 from headrace.serve.protocol import Tensors
 
-__all__ = ["Done", "Work"]
+__all__ = ["Done", "Failed", "Work"]
 
 Done: TypeAlias = Callable[[Tensors | None, BaseException | None], None]
 """Called exactly once, on the event loop, with the outputs or the error."""
 
+Failed: TypeAlias = Callable[[BaseException, float], None]
+
 
 class Work:
-    """Rows of one request, the context they run under, and who is told. `finish` tells exactly once."""
+    """Rows of one request, the context they run under, and who is told. `finish` tells exactly once.
 
-    __slots__ = ("ctx", "done", "enqueued_s", "finished", "guarded", "rows", "tensors")
+    Attributes:
+        failed: Told of an error, and after how many seconds, before `done` is.
+        enqueued_s: `time.perf_counter()` when it was made.
+    """
 
-    def __init__(self, tensors: Tensors, rows: int, ctx: Context, done: Done) -> None:
+    __slots__ = ("ctx", "done", "enqueued_s", "failed", "finished", "guarded", "rows", "tensors")
+
+    def __init__(self, tensors: Tensors, rows: int, ctx: Context, done: Done, failed: Failed) -> None:
         self.tensors = tensors
         self.rows = rows
         self.ctx = ctx
         self.done = done
+        self.failed = failed
         self.enqueued_s = time.perf_counter()
         self.finished = False
         self.guarded = False
@@ -34,6 +42,8 @@ class Work:
         """Deliver the outcome; later calls do nothing."""
         if not self.finished:
             self.finished = True
+            if error is not None:
+                self.failed(error, time.perf_counter() - self.enqueued_s)
             done, self.done = self.done, _told
             done(result, error)
 
