@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from headrace.core.telemetry import ROWS, Registry
+from headrace.errors import HeadraceError
 
 __all__ = ["ModelSeries", "ServeMetrics"]
 
@@ -48,7 +49,7 @@ class ModelSeries:
         self.failed_s = 0.0
         self.last_run_s = 0.0
 
-    def failed(self, error: BaseException, took_s: float) -> None:
+    def failed(self, error: HeadraceError, took_s: float) -> None:
         self.failed_count += 1
         self.failed_s += took_s
         self._metrics.failures.labels(**self._labels, error=type(error).__name__).inc()

@@ -118,7 +118,7 @@ class Model:
         """The awaitable form of `submit`; raises what it would deliver. Cancelling it abandons the rows."""
         future: asyncio.Future[Tensors] = asyncio.get_running_loop().create_future()
 
-        def done(result: Tensors | None, error: BaseException | None) -> None:
+        def done(result: Tensors | None, error: HeadraceError | None) -> None:
             if future.done():
                 return
             if error is not None:
@@ -173,7 +173,7 @@ class Model:
         return rows
 
     def _observe(
-        self, batch: Sequence[Work], outcomes: Sequence[Tensors | BaseException], start_s: float, took_s: float
+        self, batch: Sequence[Work], outcomes: Sequence[Tensors | HeadraceError], start_s: float, took_s: float
     ) -> None:
         series, end_s = self.series, start_s + took_s
         rows = sum([work.rows for work in batch])
@@ -185,7 +185,7 @@ class Model:
             [
                 end_s - work.enqueued_s
                 for work, outcome in zip(batch, outcomes, strict=True)
-                if not work.finished and not isinstance(outcome, BaseException)
+                if not work.finished and not isinstance(outcome, HeadraceError)
             ]
         )
         if self._tracer is None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import headrace
 from headrace.core.context import Context
-from headrace.errors import HeadraceError, InvalidInput, StageFailed
+from headrace.errors import HeadraceError, InvalidInput
 from headrace.serve.codec.message import Request, Response, error_response
 from headrace.serve.codec.oip import InferRequest, decode, encode
 from headrace.serve.codec.router import Handler, Route
@@ -73,10 +73,11 @@ class OipRoutes:
         assert ctx is not None
         _refine(ctx, asked, timeout_of(request, model.config.timeout_s))
 
-        def done(outputs: Tensors | None, error: BaseException | None) -> None:
-            if outputs is None:
-                request.respond(error_response(_as_headrace(error, model.name), ctx.request_id))
+        def done(outputs: Tensors | None, error: HeadraceError | None) -> None:
+            if error is not None:
+                request.respond(error_response(error, ctx.request_id))
                 return
+            assert outputs is not None
             try:
                 parts, headers = encode(asked, model.name, model.version, outputs)
             except HeadraceError as refused:
@@ -201,7 +202,3 @@ def _config_tensor(spec: TensorSpec, max_batch: int) -> dict[str, Any]:
         "data_type": "TYPE_STRING" if kind == "BYTES" else f"TYPE_{kind}",
         "dims": spec.shape[1:] if max_batch else spec.shape,
     }
-
-
-def _as_headrace(error: BaseException | None, model: str) -> HeadraceError:
-    return error if isinstance(error, HeadraceError) else StageFailed(model, f"{type(error).__name__}: {error}")

@@ -26,11 +26,11 @@ from headrace.serve.scheduler.work import Work
 
 __all__ = ["BatchObserver", "Batcher"]
 
-BatchObserver: TypeAlias = Callable[[Sequence[Work], Sequence[Tensors | BaseException], float, float], None]
+BatchObserver: TypeAlias = Callable[[Sequence[Work], Sequence[Tensors | HeadraceError], float, float], None]
 """Told of each run: its requests and their outcomes, when it started (perf_counter) and how many seconds it took."""
 
 Bucket: TypeAlias = tuple[tuple[int, ...], ...]
-Ran: TypeAlias = tuple[float, float, float, list[Tensors | BaseException]]
+Ran: TypeAlias = tuple[float, float, float, list[Tensors | HeadraceError]]
 """When a run started (perf_counter), its seconds, its seconds of CPU time, and the outcome of each request."""
 
 
@@ -220,7 +220,7 @@ class Batcher:
         outcomes = self._attempt(batch)
         return start_s, time.perf_counter() - start_s, time.thread_time() - cpu_start_s, outcomes
 
-    def _attempt(self, batch: list[Work]) -> list[Tensors | BaseException]:
+    def _attempt(self, batch: list[Work]) -> list[Tensors | HeadraceError]:
         """The outcome of each request. When a joined run fails, each runs alone: one bad row fails nobody else."""
         try:
             if len(batch) == 1:
@@ -232,14 +232,14 @@ class Batcher:
                 return [error if isinstance(error, HeadraceError) else _failed(self.name, error)]
             return [outcome for work in batch for outcome in self._attempt([work])]
 
-    def _split(self, batch: list[Work], outputs: Tensors) -> list[Tensors | BaseException]:
+    def _split(self, batch: list[Work], outputs: Tensors) -> list[Tensors | HeadraceError]:
         rows = sum(work.rows for work in batch)
         for name, array in outputs.items():
             if array.shape[:1] != (rows,):
                 raise StageFailed(
                     self.name, f"output {name!r} has shape {array.shape} for {rows} rows; set batching.enabled = false"
                 )
-        split: list[Tensors | BaseException] = []
+        split: list[Tensors | HeadraceError] = []
         start = 0
         for work in batch:
             stop = start + work.rows
@@ -248,13 +248,13 @@ class Batcher:
         return split
 
     def _settle(
-        self, batch: list[Work], start_s: float, took_s: float, cpu_s: float, outcomes: list[Tensors | BaseException]
+        self, batch: list[Work], start_s: float, took_s: float, cpu_s: float, outcomes: list[Tensors | HeadraceError]
     ) -> None:
         self._run_s = next_run_s(self._run_s, cpu_s)
         self._observe(batch, outcomes, start_s, took_s)
         for work, outcome in zip(batch, outcomes, strict=True):
             work.release()
-            if isinstance(outcome, BaseException):
+            if isinstance(outcome, HeadraceError):
                 work.finish(None, outcome)
             else:
                 work.finish(outcome)

@@ -7,15 +7,15 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 from headrace.core.context import Context
-from headrace.errors import DeadlineExceeded
+from headrace.errors import DeadlineExceeded, HeadraceError
 from headrace.serve.protocol import Tensors
 
 __all__ = ["Done", "Failed", "Work"]
 
-Done: TypeAlias = Callable[[Tensors | None, BaseException | None], None]
+Done: TypeAlias = Callable[[Tensors | None, HeadraceError | None], None]
 """Called exactly once, on the event loop, with the outputs or the error."""
 
-Failed: TypeAlias = Callable[[BaseException, float], None]
+Failed: TypeAlias = Callable[[HeadraceError, float], None]
 
 
 class Work:
@@ -38,7 +38,7 @@ class Work:
         self.finished = False
         self.guarded = False
 
-    def finish(self, result: Tensors | None, error: BaseException | None = None) -> None:
+    def finish(self, result: Tensors | None, error: HeadraceError | None = None) -> None:
         """Deliver the outcome; later calls do nothing."""
         if not self.finished:
             self.finished = True
@@ -64,5 +64,5 @@ class Work:
         return not self.finished
 
 
-def _told(result: Tensors | None, error: BaseException | None) -> None:
+def _told(result: Tensors | None, error: HeadraceError | None) -> None:
     pass
