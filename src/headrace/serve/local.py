@@ -15,7 +15,7 @@ from headrace.errors import InvalidInput, NotFound
 from headrace.serve.model import Model
 from headrace.serve.pipeline import Pipeline
 from headrace.serve.protocol import Array, Payload, Tensors, TensorSpec
-from headrace.serve.repository import CONFIG, Repository
+from headrace.serve.repository import Repository, names_in
 
 __all__ = ["Local"]
 
@@ -27,8 +27,7 @@ class Local:
     """
 
     def __init__(self, root: Path, *, timeout_s: float = 60.0) -> None:
-        if not root.is_dir():
-            raise NotFound(f"model repository {root}: no such folder")
+        names_in(root)  # before anything is opened that would have to be closed
         self._root = root
         self._timeout_s = timeout_s
         self._runner = asyncio.Runner()
@@ -47,7 +46,7 @@ class Local:
 
     def names(self) -> list[str]:
         """Names of the models and pipelines in the repository, sorted."""
-        return sorted(path.parent.name for path in self._root.glob(f"*/{CONFIG}") if path.parent.name[0] != ".")
+        return names_in(self._root)
 
     def specs(self, model: str) -> tuple[TensorSpec, ...]:
         """The inputs of a model; raises `InvalidInput` if it is a pipeline."""

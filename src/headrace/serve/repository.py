@@ -25,12 +25,12 @@ from headrace.serve.observe import StageObserver
 from headrace.serve.pipeline import Pipeline
 from headrace.serve.versions import Chosen, choose_version
 from headrace.serve.workers import Workers
+from headrace.store.names import CONFIG
 
-__all__ = ["CONFIG", "Repository"]
+__all__ = ["Repository", "names_in"]
 
 _log = logging.getLogger(__name__)
 
-CONFIG = "headrace.toml"
 UNLOADED = "unloaded"
 
 
@@ -109,7 +109,7 @@ class Repository:
 
     async def start(self) -> None:
         """Load everything in the folder: models, then pipelines. Failures are logged and stay in the index."""
-        names = await asyncio.to_thread(self._scan)
+        names = await asyncio.to_thread(names_in, self.root)
         kinds = {name: await asyncio.to_thread(self._is_pipeline, name) for name in names}
         for name in names:
             self._entries.setdefault(name, Entry(name)).begin()
@@ -176,7 +176,7 @@ class Repository:
             await self._stop(entry, UNLOADED)
 
     async def _change(self, name: str, *, retry: bool) -> None:
-        if name not in self._entries and name not in await asyncio.to_thread(self._scan):
+        if name not in self._entries and name not in await asyncio.to_thread(names_in, self.root):
             self.get(name)
         entry = self._entries.setdefault(name, Entry(name))
         async with entry.lock:
@@ -239,11 +239,6 @@ class Repository:
     def _dependents(self, model: str) -> list[str]:
         return [pipeline.name for pipeline in self.pipelines() if model in pipeline.models]
 
-    def _scan(self) -> list[str]:
-        if not self.root.is_dir():
-            raise NotFound(f"model repository {self.root}: no such folder")
-        return sorted(path.parent.name for path in self.root.glob(f"*/{CONFIG}") if path.parent.name[0] != ".")
-
     def _is_pipeline(self, name: str) -> bool:
         with contextlib.suppress(HeadraceError):
             return bool(load_config(self.root / name / CONFIG).stage)
@@ -263,6 +258,13 @@ class Repository:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             _log.debug("repository change: %s", error)
+
+
+def names_in(root: Path) -> list[str]:
+    """Names of the models and pipelines that a folder holds, sorted. Raises `NotFound` when it is no folder."""
+    if not root.is_dir():
+        raise NotFound(f"model repository {root}: no such folder")
+    return sorted(path.parent.name for path in root.glob(f"*/{CONFIG}") if path.parent.name[0] != ".")
 
 
 def _unexpected(name: str, error: Exception) -> LoadFailed:

@@ -17,14 +17,12 @@ from typing import Literal
 from headrace.errors import ConfigError, Conflict, HeadraceError, IntegrityError, NotFound
 from headrace.store.durable import fsync_dir, fsync_tree, replace_file, replace_link, scratch_name
 from headrace.store.manifest import FileEntry, Manifest, new_manifest, read_manifest
-from headrace.store.names import MANIFEST, check_version
+from headrace.store.names import CONFIG, CURRENT, MANIFEST, check_version
 from headrace.store.progress import Progress
 from headrace.store.verify import verify
 
-__all__ = ["CONFIG", "CURRENT", "Edit", "Fetched", "Installed"]
+__all__ = ["Edit", "Fetched", "Installed"]
 
-CONFIG = "headrace.toml"
-CURRENT = "current"
 _SCRATCH = (".install-", ".removed-", ".link-", ".write-")
 
 
@@ -117,9 +115,8 @@ class Edit:
             (scratch / MANIFEST).write_bytes(manifest.encode())
             fsync_tree(scratch)
             damaged = target.exists()
-            if (
-                damaged
-            ):  # the one change of two renames: between them `current` may lead nowhere, instead of to bad bytes
+            if damaged:
+                # The one change of two renames: between them `current` may lead nowhere, instead of to bad bytes.
                 target.rename(self.folder / scratch_name("removed"))
             scratch.rename(target)
             fsync_dir(self.folder)

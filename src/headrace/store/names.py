@@ -10,12 +10,24 @@ from pathlib import PurePosixPath
 
 from headrace.errors import InvalidInput
 
-__all__ = ["MANIFEST", "check_model", "check_path", "check_version", "safe_path", "split_reference", "suggest_model"]
+__all__ = [
+    "CONFIG",
+    "CURRENT",
+    "MANIFEST",
+    "check_model",
+    "check_path",
+    "check_version",
+    "safe_path",
+    "split_reference",
+    "suggest_model",
+]
 
+CONFIG = "headrace.toml"
+CURRENT = "current"
 MANIFEST = "manifest.json"
 _MODEL = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 _VERSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,63}")
-_RESERVED_VERSIONS = ("current", "headrace.toml")
+_RESERVED_VERSIONS = (CURRENT, CONFIG)
 _LONGEST_PATH = 1024
 _LONGEST_PART = 255
 

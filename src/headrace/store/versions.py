@@ -20,10 +20,10 @@ from typing import Literal
 import msgspec
 
 from headrace.errors import ConfigError, HeadraceError, NotFound
-from headrace.store.edit import CONFIG, Edit
+from headrace.store.edit import Edit
 from headrace.store.lock import locked
 from headrace.store.manifest import read_manifest
-from headrace.store.names import check_model, split_reference
+from headrace.store.names import CONFIG, check_model, split_reference
 
 __all__ = ["ModelInfo", "Repository", "default_root"]
 
