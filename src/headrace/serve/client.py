@@ -18,13 +18,13 @@ import numpy as np
 from headrace import errors
 from headrace.errors import HeadraceError, InvalidInput, Unavailable
 from headrace.serve.codec.bytestensor import pack_bytes, unpack_bytes
+from headrace.serve.codec.oip import JSON_HEADER
 from headrace.serve.protocol import Array, Tensors, TensorSpec
 from headrace.serve.tensors import DTYPES, datatype
 
 __all__ = ["DEFAULT_URL", "Client"]
 
 DEFAULT_URL = "http://127.0.0.1:8000"
-JSON_HEADER = "Inference-Header-Content-Length"
 
 
 class Client:

@@ -18,7 +18,7 @@ from headrace.serve.codec.bytestensor import pack_bytes, unpack_bytes
 from headrace.serve.protocol import Array, Tensors
 from headrace.serve.tensors import DTYPES, datatype
 
-__all__ = ["InferInput", "InferOutput", "InferRequest", "RequestedOutput", "decode", "encode"]
+__all__ = ["JSON_HEADER", "InferInput", "InferOutput", "InferRequest", "RequestedOutput", "decode", "encode"]
 
 JSON_HEADER = "Inference-Header-Content-Length"
 MAX_ELEMENTS = 1 << 31
