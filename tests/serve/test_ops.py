@@ -7,7 +7,7 @@ from headrace.core.context import Context
 from headrace.errors import ConfigError
 from headrace.serve.config import StageConfig
 from headrace.serve.infer import Infer
-from headrace.serve.ops import OPS, StageFactory, create
+from headrace.serve.ops import OPS, StageFactory
 from headrace.serve.protocol import Payload
 from headrace.testing.stage import check_options
 
@@ -39,6 +39,10 @@ class Anything:
 
 class NotAStage:
     pass
+
+
+def create(config):
+    return StageFactory(None).create(config)
 
 
 @pytest.fixture

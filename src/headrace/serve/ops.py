@@ -24,7 +24,7 @@ from headrace.serve.config import StageConfig
 from headrace.serve.protocol import Payload, Stage
 from headrace.serve.usercode import UserCode, split_entry
 
-__all__ = ["OPS", "Function", "StageFactory", "create"]
+__all__ = ["OPS", "Function", "StageFactory"]
 
 OPS: Final[Mapping[str, str]] = MappingProxyType(
     {
@@ -59,11 +59,6 @@ class Function:
 
     def __init__(self, function: Callable[[Payload, Context], Any]) -> None:
         self.process = function
-
-
-def create(config: StageConfig) -> Stage:
-    """Build one stage from a registered op or an installed package. Raises `ConfigError`; see `StageFactory`."""
-    return StageFactory(None).create(config)
 
 
 class StageFactory:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -190,7 +191,7 @@ def _steps(stages: Sequence[Stage | Step | Callable[[Payload, Context], Any]]) -
     taken = {item.name for item in stages if isinstance(item, Step)}
     for item in stages:
         if isinstance(item, Step):
-            steps.append(item if hasattr(item.stage, "process") else Step(_stage(item.stage), *_rest(item)))
+            steps.append(item if hasattr(item.stage, "process") else replace(item, stage=_stage(item.stage)))
         else:
             stage = _stage(item)
             base = getattr(item, "name", None) or getattr(item, "__name__", None) or type(item).__name__.lower()
@@ -207,10 +208,6 @@ def _stage(item: Any) -> Stage:
     if callable(item):
         return Function(item)
     raise ConfigError(f"expected a stage or a function of (payload, ctx), got {type(item).__name__}")
-
-
-def _rest(step: Step) -> tuple[str, tuple[str, ...] | None, float | None]:
-    return step.name, step.after, step.timeout_s
 
 
 def _names(stages: Sequence[StageConfig]) -> list[str]:
