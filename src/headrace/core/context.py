@@ -116,8 +116,7 @@ class Context:
         child = Context(self.request_id, priority=self.priority, tenant=self.tenant, trace=self.trace)
         child.deadline_s = self.deadline_s
         if timeout_s is not None:
-            own_s = time.monotonic() + timeout_s
-            child.deadline_s = own_s if self.deadline_s is None else min(own_s, self.deadline_s)
+            child.limit(timeout_s)
         undo: Callable[[], None] = _nothing
         reference = weakref.ref(child, lambda _: undo())
 

@@ -172,13 +172,13 @@ class Tracer:
 
     def span(self, name: str, ctx: Context, attributes: Attributes | None = None) -> Span:
         """A span below the current one of `ctx`; does nothing unless the request is sampled."""
-        if self._provider is None or ctx.trace[-1:] != "1":
+        if self._provider is None or not sampled(ctx.trace):
             return _NO_SPAN
         return _LiveSpan(self, name, ctx, attributes)
 
     def record(self, name: str, ctx: Context, duration_s: float, attributes: Attributes | None = None) -> None:
         """A span that ends now and began `duration_s` ago: a wait that is over (time in a queue, a GC pause)."""
-        if self._provider is None or ctx.trace[-1:] != "1":
+        if self._provider is None or not sampled(ctx.trace):
             return
         end_ns = time.time_ns()
         self._start(name, ctx, attributes, end_ns - int(duration_s * 1e9)).end(end_ns)
