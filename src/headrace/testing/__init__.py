@@ -1,1 +1,1 @@
-"""Contract suites shipped to implementers."""
+"""Contract suites shipped to implementers, and makers of test data: pictures, recordings, tiny models."""

@@ -81,11 +81,8 @@ def test_confidence_is_the_mean_over_the_frames_of_the_segment():
 def test_a_segment_is_released_as_soon_as_it_is_final():
     segmenter = Segmenter()
     assert segmenter.feed([0.9] * 20) == []
-    assert segmenter.speaking
     assert segmenter.feed([0.1] * 4) == []
-    assert segmenter.speaking
     assert segmenter.feed([0.1]) == [Segment(0, 20 * FRAME + 480, pytest.approx(0.9))]
-    assert not segmenter.speaking
     assert segmenter.finish(25 * FRAME) == []
 
 

@@ -42,8 +42,6 @@ class Family(Generic[S]):
     "other", so that labels which clients can choose cannot eat the memory.
     """
 
-    kind = ""
-
     def __init__(
         self, name: str, help: str, label_names: Sequence[str], max_series: int, make: Callable[[], S], off: S | None
     ) -> None:
@@ -86,16 +84,12 @@ class Family(Generic[S]):
 
 
 class Counter(Family[CounterSeries]):
-    kind = "counter"
-
     def inc(self, amount: float = 1.0) -> None:
         """Count on the one series of a family without labels."""
         self.labels().inc(amount)
 
 
 class Gauge(Family[GaugeSeries]):
-    kind = "gauge"
-
     def set(self, value: float) -> None:
         """Set the one series of a family without labels."""
         self.labels().set(value)
@@ -106,8 +100,6 @@ class Gauge(Family[GaugeSeries]):
 
 
 class Histogram(Family[HistogramSeries]):
-    kind = "histogram"
-
     def observe(self, value: float) -> None:
         """Observe into the one series of a family without labels."""
         self.labels().observe(value)

@@ -14,11 +14,11 @@ from headrace.errors import HeadraceError, InvalidInput
 __all__ = ["REASONS", "HeadersTooLarge", "Limits", "Request", "RequestTimeout", "Response", "error_response"]
 
 REASONS = {
-    200: "OK", 202: "Accepted", 204: "No Content", 307: "Temporary Redirect", 400: "Bad Request", 401: "Unauthorized",
-    403: "Forbidden", 404: "Not Found", 405: "Method Not Allowed", 408: "Request Timeout", 409: "Conflict",
-    413: "Content Too Large", 415: "Unsupported Media Type", 422: "Unprocessable Content", 429: "Too Many Requests",
-    431: "Request Header Fields Too Large", 499: "Client Closed Request", 500: "Internal Server Error",
-    501: "Not Implemented", 503: "Service Unavailable", 504: "Gateway Timeout",
+    200: "OK", 400: "Bad Request", 401: "Unauthorized", 403: "Forbidden", 404: "Not Found", 405: "Method Not Allowed",
+    408: "Request Timeout", 409: "Conflict", 413: "Content Too Large", 415: "Unsupported Media Type",
+    422: "Unprocessable Content", 429: "Too Many Requests", 431: "Request Header Fields Too Large",
+    499: "Client Closed Request", 500: "Internal Server Error", 501: "Not Implemented", 503: "Service Unavailable",
+    504: "Gateway Timeout",
 }  # fmt: skip
 
 

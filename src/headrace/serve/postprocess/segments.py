@@ -96,11 +96,6 @@ class Segmenter:
         self._pending: Segment | None = None
         self._ready: list[Segment] = []
 
-    @property
-    def speaking(self) -> bool:
-        """Whether the last frame lies in speech, or in a pause that is still too short to end it."""
-        return self._start is not None
-
     def feed(self, probabilities: Iterable[float]) -> list[Segment]:
         """Take the next frames; return the segments that have become final."""
         for probability in probabilities:

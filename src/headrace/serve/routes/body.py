@@ -48,8 +48,8 @@ def json_body(request: Request, kind: type[T], max_bytes: int) -> T:
         raise InvalidInput(f"body: {error}") from None
 
 
-def json_response(value: Any, status: int = 200, headers: str = "") -> Response:
-    return Response((_encoder.encode(value),), status, headers=headers)
+def json_response(value: Any) -> Response:
+    return Response((_encoder.encode(value),))
 
 
 def timeout_of(request: Request, default_s: float) -> float:
