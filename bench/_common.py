@@ -22,6 +22,9 @@ import time
 import venv
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from statistics import median
+
+from headrace.core.machine import machine as describe_machine
 
 __all__ = [
     "ROOT",
@@ -50,15 +53,6 @@ def progress(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def median(values: Iterable[float]) -> float:
-    """Median of at least one number; the mean of the middle two when their count is even."""
-    ordered = sorted(values)
-    if not ordered:
-        raise BenchError("median of no values")
-    middle = len(ordered) // 2
-    return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
-
-
 def percentile(values: Iterable[float], percent: float) -> float:
     """Nearest-rank percentile of at least one number, `percent` in 0..100."""
     ordered = sorted(values)
@@ -69,16 +63,12 @@ def percentile(values: Iterable[float], percent: float) -> float:
 
 def machine() -> dict[str, object]:
     """CPU model, usable cores, memory, kernel and Python: what a figure is worth nothing without."""
-    cpu = platform.processor() or platform.machine()
-    with contextlib.suppress(OSError):
-        names = re.findall(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
-        cpu = names[0] if names else cpu
-    memory_gib = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    found = describe_machine()
     return {
-        "cpu": cpu,
-        "cores": len(os.sched_getaffinity(0)),
-        "memory_gib": round(memory_gib, 1),
-        "kernel": platform.release(),
+        "cpu": found.cpu_model or found.architecture,
+        "cores": found.usable_cpus,
+        "memory_gib": round(found.memory_bytes / 2**30, 1),
+        "kernel": found.kernel,
         "python": platform.python_version(),
         "load_1m": round(os.getloadavg()[0], 2),
     }

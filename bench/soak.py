@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import os
 import re
 import sys
 import tempfile
@@ -229,7 +228,6 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
 
 def main() -> int:
     options = parse()
-    os.environ.pop("HEADRACE_REPO", None)
     try:
         with tempfile.TemporaryDirectory(prefix="headrace-soak-") as folder:
             result = asyncio.run(soak(options, Path(folder)))

@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-import hashlib
 import shutil
 from pathlib import Path
 
-from headrace.store.manifest import FileEntry, new_manifest
+from headrace.store.pull import pull_model
+from headrace.store.versions import Repository
 
 __all__ = ["add_model", "add_pipeline"]
 
 
 def add_model(root: Path, name: str, file: Path, config: str = "") -> None:
     """Install `file` as version 1 of model `name`; `config` defaults to the ONNX backend with its own defaults."""
-    version = root / name / "1"
-    version.mkdir(parents=True)
-    shutil.copyfile(file, version / file.name)
-    data = file.read_bytes()
-    entry = FileEntry(path=file.name, size_bytes=len(data), sha256=hashlib.sha256(data).hexdigest())
-    (version / "manifest.json").write_bytes(new_manifest(name, "1", f"file://{file}", [entry]).encode())
-    (root / name / "headrace.toml").write_text(config or f'backend = "onnx"\nfile = "{file.name}"\n', "utf-8")
-    (root / name / "current").symlink_to("1")
+    pull_model(Repository(root), str(file), name=name, version="1", config=config.encode())
 
 
 def add_pipeline(root: Path, name: str, config: str, module: Path) -> None:

@@ -6,11 +6,10 @@ import contextlib
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from statistics import linear_regression, median
 from typing import Any
 
-from _common import median
-
-__all__ = ["Samples", "slope"]
+__all__ = ["Samples"]
 
 MINUTE = 60
 JUDGED_AFTER = 3 * MINUTE
@@ -45,7 +44,7 @@ class Samples:
             "rss_first_minute_mb": round(median(self.rss_mb[:MINUTE]), 1),
             "rss_last_minute_mb": round(median(self.rss_mb[-MINUTE:]), 1),
             "rss_max_mb": round(max(self.rss_mb), 1),
-            "rss_slope_mb_per_min": round(slope(after) * MINUTE, 3) if len(after) >= MINUTE else None,
+            "rss_slope_mb_per_min": round(_slope(after) * MINUTE, 3) if len(after) >= MINUTE else None,
             "fds_start": self.fds[0],
             "fds_max": max(self.fds),
             "fds_end": self.fds[-1],
@@ -70,12 +69,9 @@ class Samples:
         return found
 
 
-def slope(values: Sequence[float]) -> float:
+def _slope(values: Sequence[float]) -> float:
     """Least-squares slope of values taken at equal steps, per step; at least two values."""
-    n = len(values)
-    mean_i, mean_v = (n - 1) / 2, sum(values) / n
-    above = sum((i - mean_i) * (v - mean_v) for i, v in enumerate(values))
-    return above / sum((i - mean_i) ** 2 for i in range(n))
+    return linear_regression(range(len(values)), values).slope
 
 
 def _family(pid: int) -> list[int]:

@@ -100,7 +100,9 @@ def test_options_of_serve(bench: Any) -> None:
 
 def test_slope_of_memory(bench: Any) -> None:
     samples = bench("soak_samples")
-    assert samples.slope([5.0, 5.5, 6.0, 6.5]) == pytest.approx(0.5)
+    grown = samples.Samples(1)
+    grown.rss_mb, grown.fds = [0.1 * second for second in range(180)], [20] * 180
+    assert grown.report()["rss_slope_mb_per_min"] == pytest.approx(6.0)
     flat = samples.Samples(1)
     flat.rss_mb, flat.fds = [100.0] * 240, [20] * 240
     assert flat.problems(2) == []
