@@ -16,6 +16,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from headrace.testing.models import save_graph
+
 SLOW = """
 import time
 
@@ -45,46 +47,23 @@ SECONDS = 'name = "seconds"\ndatatype = "FP32"\nshape = [-1]\n'
 
 def onnx_mlp(path: Path) -> None:
     """x [n, 16] -> Gemm -> Relu -> Gemm -> y [n, 4], seeded."""
-    import onnx
-    from onnx import TensorProto, helper, numpy_helper
-
     random = np.random.default_rng(0)
-
-    def weight(name, *shape):
-        return numpy_helper.from_array((random.standard_normal(shape) * 0.1).astype(np.float32), name)
-
-    graph = helper.make_graph(
-        [
-            helper.make_node("Gemm", ["x", "w1", "b1"], ["a"]),
-            helper.make_node("Relu", ["a"], ["h"]),
-            helper.make_node("Gemm", ["h", "w2", "b2"], ["y"]),
-        ],
-        "mlp",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 16])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", 4])],
-        [weight("w1", 16, 64), weight("b1", 64), weight("w2", 64, 4), weight("b2", 4)],
-    )
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), path)
+    shapes = {"w1": (16, 64), "b1": (64,), "w2": (64, 4), "b2": (4,)}
+    weights = {name: (random.standard_normal(shape) * 0.1).astype(np.float32) for name, shape in shapes.items()}
+    nodes = [
+        ("Gemm", ["x", "w1", "b1"], ["a"], {}),
+        ("Relu", ["a"], ["h"], {}),
+        ("Gemm", ["h", "w2", "b2"], ["y"], {}),
+    ]
+    save_graph(path, nodes, [("x", "FLOAT", ["n", 16])], [("y", "FLOAT", ["n", 4])], weights)
 
 
 def onnx_identity(path: Path) -> None:
     """x [n, m] of FP32 and names [n] of strings, both unchanged."""
-    import onnx
-    from onnx import TensorProto, helper
-
-    graph = helper.make_graph(
-        [helper.make_node("Identity", ["x"], ["y"]), helper.make_node("Identity", ["names"], ["same_names"])],
-        "identity",
-        [
-            helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", "m"]),
-            helper.make_tensor_value_info("names", TensorProto.STRING, ["n"]),
-        ],
-        [
-            helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", "m"]),
-            helper.make_tensor_value_info("same_names", TensorProto.STRING, ["n"]),
-        ],
-    )
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), path)
+    nodes = [("Identity", ["x"], ["y"], {}), ("Identity", ["names"], ["same_names"], {})]
+    inputs = [("x", "FLOAT", ["n", "m"]), ("names", "STRING", ["n"])]
+    outputs = [("y", "FLOAT", ["n", "m"]), ("same_names", "STRING", ["n"])]
+    save_graph(path, nodes, inputs, outputs)
 
 
 def make_repository(root: Path) -> Path:
