@@ -7,20 +7,18 @@ Ctrl-C, or ends at once with DEMO_ONCE=1. Whatever fails ends the program with t
 from __future__ import annotations
 
 import io
-import json
 import os
 import signal
 import socket
 import subprocess
 import sys
 import time
-import urllib.error
-import urllib.request
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any
 
 from headrace.errors import HeadraceError, Unavailable
+from headrace.serve.client import Client
 
 if TYPE_CHECKING:
     from headrace.testing.recordings import Recording
@@ -92,7 +90,7 @@ def _headrace(*args: str) -> None:
 def _read_picture(server: Server, path: Path) -> None:
     path.write_bytes(_picture(_TEXT))
     _say(f"sending {path}, a picture of {len(_TEXT)} lines of text")
-    answer, took_ms = server.ask("/v1/pipelines/ocr", path.read_bytes(), "image/png")
+    answer, took_ms = server.ask("ocr", path.read_bytes(), "image/png")
     for written in _TEXT:
         print(f"  written    {written}")
     for line in answer["lines"]:
@@ -106,7 +104,7 @@ def _find_speech(server: Server, path: Path) -> None:
     recording, said = _recording()
     path.write_bytes(recording.encode("WAV", "PCM_16"))
     _say(f"sending {path}, {said}")
-    answer, took_ms = server.ask("/v1/pipelines/vad", path.read_bytes(), "audio/wav")
+    answer, took_ms = server.ask("vad", path.read_bytes(), "audio/wav")
     for start_s, end_s in recording.speech_s:
         print(f"  spoken from {start_s:.2f} s to {end_s:.2f} s")
     for segment in answer["segments"]:
@@ -171,29 +169,24 @@ class Server:
 
     def _until_ready(self) -> None:
         give_up = time.monotonic() + _START_S
-        while time.monotonic() < give_up:
-            if self._process.poll() is not None:
-                raise DemoFailed(f"the server ended with status {self._process.returncode}{self._tail()}")
-            try:
-                with urllib.request.urlopen(f"{self.url}/v2/health/ready", timeout=5):
+        with Client(self.url, timeout_s=5) as client:
+            while time.monotonic() < give_up:
+                if self._process.poll() is not None:
+                    raise DemoFailed(f"the server ended with status {self._process.returncode}{self._tail()}")
+                if client.ready():
                     return
-            except (urllib.error.URLError, ConnectionError, TimeoutError):
                 time.sleep(0.05)
         raise DemoFailed(f"the server was not ready after {_START_S:.0f} s{self._tail()}")
 
-    def ask(self, path: str, body: bytes, media_type: str) -> tuple[Any, float]:
-        """POST `body`; returns the decoded JSON answer and the time it took in milliseconds."""
-        request = urllib.request.Request(f"{self.url}{path}", data=body, headers={"Content-Type": media_type})
+    def ask(self, pipeline: str, data: bytes, media_type: str) -> tuple[Any, float]:
+        """Send `data` through a pipeline; returns its answer and the time it took in milliseconds."""
         began = time.perf_counter()
         try:
-            with urllib.request.urlopen(request, timeout=60) as answer:
-                text = answer.read()
-        except urllib.error.HTTPError as error:
-            said = error.read().decode(errors="replace")
-            raise DemoFailed(f"POST {path} was answered with {error.code}: {said}{self._tail()}") from error
-        except OSError as error:
-            raise DemoFailed(f"POST {path}: {error}{self._tail()}") from error
-        return json.loads(text), (time.perf_counter() - began) * 1e3
+            with Client(self.url) as client:
+                answer = client.pipeline(pipeline, data, media_type)
+        except HeadraceError as error:
+            raise DemoFailed(f"pipeline {pipeline!r}: {error}{self._tail()}") from error
+        return answer, (time.perf_counter() - began) * 1e3
 
     def wait(self) -> None:
         """Block until the server ends by itself, which is a failure."""
