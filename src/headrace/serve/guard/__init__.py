@@ -1,1 +1,0 @@
-"""Checks before any model sees a request."""
