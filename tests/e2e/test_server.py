@@ -81,6 +81,13 @@ def test_errors_name_what_where_and_what_was_expected(server, model, inputs, sta
     assert answer["request_id"]
 
 
+def test_the_log_has_the_cause_of_a_failed_model(server):
+    _, _, answer = server.infer("broken", [{"name": "seconds", "shape": [1], "datatype": "FP32", "data": [1]}])
+    entries = [json.loads(line) for line in server.log.read_text().splitlines() if line.startswith("{")]
+    (cause,) = [entry for entry in entries if entry.get("request_id") == answer["request_id"]]
+    assert cause["error"] == "RuntimeError: the model's own fault"
+
+
 @pytest.mark.parametrize(
     ("method", "path", "status"),
     [

@@ -21,6 +21,7 @@ from typing import Any
 import msgspec
 
 from headrace.core.context import Context
+from headrace.core.logs import fields
 from headrace.core.telemetry import Tracer
 from headrace.errors import Cancelled, ConfigError, HeadraceError, Overloaded
 from headrace.serve.codec.http import SCRATCH_BYTES, HttpProtocol
@@ -208,7 +209,7 @@ class Server:
             if inspect.iscoroutine(answer):
                 self._spawn(request, ctx, answer)
         except Exception as error:
-            self._fail(request, ctx, error)
+            self.fail(request, error)
 
     def _find(self, request: Request) -> tuple[Route, dict[str, str]]:
         found = self._router.find(request.method.decode("latin-1"), request.path)
@@ -216,6 +217,21 @@ class Server:
             self._found.clear()
         self._found[request.method, request.target] = found
         return found
+
+    def fail(self, request: Request, error: Exception) -> None:
+        ctx = request.ctx
+        assert ctx is not None
+        if isinstance(error, HeadraceError):
+            if error.http_status >= 500 and error.__cause__ is not None:
+                _log.warning("%s", error, exc_info=error.__cause__, extra=fields(ctx))
+        else:
+            method = request.method.decode("latin-1")
+            _log.error("%s %s failed", method, request.path, exc_info=error, extra=fields(ctx))
+            error = HeadraceError(f"internal error; the log has the details under request {ctx.request_id}")
+        response = error_response(error, ctx.request_id)
+        if isinstance(error, MethodNotAllowed):
+            response.headers += f"allow: {', '.join(error.allowed)}\r\n"
+        request.respond(response)
 
     def finished(self, request: Request, status: int) -> None:
         self._in_flight -= 1
@@ -233,8 +249,8 @@ class Server:
             request.span.__exit__(None, None, None)
         if self._settings.access_log:
             method, took_ms = request.method.decode("latin-1"), took_s * 1e3
-            facts = {"request_id": request.ctx.request_id if request.ctx else ""}
-            _log.info("%s %s %s %d %.2f ms", request.peer, method, request.path, status, took_ms, extra=facts)
+            who = fields(request.ctx)
+            _log.info("%s %s %s %d %.2f ms", request.peer, method, request.path, status, took_ms, extra=who)
 
     def _spawn(self, request: Request, ctx: Context, answer: Coroutine[Any, Any, None]) -> None:
         """Run a handler that waits; it is cancelled when the client goes away."""
@@ -243,7 +259,7 @@ class Server:
             try:
                 await answer
             except Exception as error:
-                self._fail(request, ctx, error)
+                self.fail(request, error)
 
         task = asyncio.get_running_loop().create_task(guarded())
         self._tasks.add(task)
@@ -255,24 +271,6 @@ class Server:
 
         undo = ctx.on_cancel(gone)
         task.add_done_callback(lambda _: undo())
-
-    def _fail(self, request: Request, ctx: Context, error: Exception) -> None:
-        if isinstance(error, HeadraceError):
-            if error.http_status >= 500 and error.__cause__ is not None:
-                _log.warning("request %s: %s", ctx.request_id, error, exc_info=error.__cause__)
-        else:
-            _log.error(
-                "request %s: %s %s failed",
-                ctx.request_id,
-                request.method.decode("latin-1"),
-                request.path,
-                exc_info=error,
-            )
-            error = HeadraceError(f"internal error; the log has the details under request {ctx.request_id}")
-        response = error_response(error, ctx.request_id)
-        if isinstance(error, MethodNotAllowed):
-            response.headers += f"allow: {', '.join(error.allowed)}\r\n"
-        request.respond(response)
 
 
 def _is_loopback(host: str) -> bool:

@@ -25,6 +25,9 @@ class Application(Protocol):
     def handle(self, request: Request, /) -> None:
         """Answer `request` now or later through `request.respond`; must not raise."""
 
+    def fail(self, request: Request, error: Exception, /) -> None:
+        """Answer `request` with `error` through `request.respond`."""
+
     def finished(self, request: Request, status: int, /) -> None:
         """`request` was answered with `status`, or given up (499) because its connection was lost."""
 

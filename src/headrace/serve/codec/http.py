@@ -239,6 +239,9 @@ class HttpProtocol(asyncio.BufferedProtocol):
         if self._queue:
             self._next()
 
+    def fail(self, request: Request, error: Exception) -> None:
+        self._app.fail(request, error)
+
     def _next(self) -> None:
         if self._queue and self._busy is None and self._paused_at is None and not self._discarding:
             request = self._queue.popleft()

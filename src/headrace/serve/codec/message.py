@@ -62,6 +62,7 @@ class Connection(Protocol):
     peer: str
 
     def respond(self, request: Request, response: Response, /) -> None: ...
+    def fail(self, request: Request, error: Exception, /) -> None: ...
 
 
 class Request:
@@ -119,6 +120,10 @@ class Request:
     def respond(self, response: Response) -> None:
         """Send the answer; ignored when the client is gone. Call once, on the event loop."""
         self._connection.respond(self, response)
+
+    def fail(self, error: Exception) -> None:
+        """Answer with an error, whose cause is logged when it is the server's own."""
+        self._connection.fail(self, error)
 
 
 _error_encoder = msgspec.json.Encoder()

@@ -7,7 +7,7 @@ from typing import Any
 import headrace
 from headrace.core.context import Context
 from headrace.errors import HeadraceError, InvalidInput
-from headrace.serve.codec.message import Request, Response, error_response
+from headrace.serve.codec.message import Request, Response
 from headrace.serve.codec.oip import InferRequest, decode, encode
 from headrace.serve.codec.router import Handler, Route
 from headrace.serve.model import Model
@@ -75,13 +75,13 @@ class OipRoutes:
 
         def done(outputs: Tensors | None, error: HeadraceError | None) -> None:
             if error is not None:
-                request.respond(error_response(error, ctx.request_id))
+                request.fail(error)
                 return
             assert outputs is not None
             try:
                 parts, headers = encode(asked, model.name, model.version, outputs)
-            except HeadraceError as refused:
-                request.respond(error_response(refused, ctx.request_id))
+            except Exception as refused:  # nobody above would answer
+                request.fail(refused)
                 return
             content_type = "application/octet-stream" if headers else "application/json"
             request.respond(Response(parts, content_type=content_type, headers=headers))
