@@ -96,7 +96,7 @@ def soak(
 
 @command.command(epilog=_examples("core", "core --json"))
 def core(json: Json = False) -> None:
-    """Measure channels, rings and pools."""
+    """Measure the rings between processes, beside what Python and pyzmq offer."""
     _run("core.py", *_flag("--json", json))
 
 
