@@ -72,7 +72,7 @@ class Batcher:
         self._buckets: dict[Bucket, deque[Work]] = {}
         self._queued = 0
         self._running = 0
-        self._run_s = run_s
+        self._run_s = self._last_s = run_s
         self._inline = runs_inline(self._execution, run_s, inline_now=True)
         self._pump_due = False
         self._window_timer: asyncio.TimerHandle | None = None
@@ -250,7 +250,8 @@ class Batcher:
     def _settle(
         self, batch: list[Work], start_s: float, took_s: float, cpu_s: float, outcomes: list[Tensors | HeadraceError]
     ) -> None:
-        self._run_s = next_run_s(self._run_s, cpu_s)
+        self._run_s = next_run_s(self._run_s, cpu_s, self._last_s)
+        self._last_s = cpu_s
         self._observe(batch, outcomes, start_s, took_s)
         for work, outcome in zip(batch, outcomes, strict=True):
             work.release()

@@ -46,6 +46,11 @@ def runs_inline(execution: Execution, run_s: float, inline_now: bool) -> bool:
     return run_s < (INLINE_LIMIT_S if inline_now else INLINE_LIMIT_S / 2)
 
 
-def next_run_s(run_s: float, took_s: float) -> float:
-    """The expected run time after a run of `took_s`: rises at once, falls by a tenth of the difference per run."""
-    return max(took_s, run_s + 0.1 * (took_s - run_s))
+def next_run_s(run_s: float, took_s: float, last_s: float) -> float:
+    """The expected run time after a run of `took_s` that followed one of `last_s`.
+
+    Rises at once, but only to what two runs in a row reached (one slow run is the machine: a page fault, time stolen by
+    a hypervisor); falls by a tenth of the difference per run.
+    """
+    sample_s = min(took_s, last_s)
+    return max(sample_s, run_s + 0.1 * (sample_s - run_s))
