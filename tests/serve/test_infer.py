@@ -81,3 +81,23 @@ async def test_use_without_a_repository_or_a_name_is_told():
         await Infer("m").process(Payload(), Context())
     with pytest.raises(ConfigError):
         Infer("")
+
+
+class Scores(Scale):
+    async def infer(self, tensors, ctx):
+        return {"y": np.stack([tensors["x"], -tensors["x"], tensors["x"] * 0], axis=-1)}
+
+
+@pytest.mark.parametrize("ragged", [True, False])
+async def test_best_keeps_the_class_and_its_score_only(ragged):
+    x = np.array([[1, -2, 0]], np.float32)
+    stage = bound(Scores(), best=["y"])
+    answer = await stage.process(Payload(tensors={"x": [x[0]] if ragged else x}), Context())
+    pairs = answer.tensors["y"][0]
+    assert pairs.tolist() == [[0, 1], [1, 2], [0, 0]]
+    assert pairs.dtype == np.float32
+
+
+async def test_best_names_an_output_of_the_model():
+    with pytest.raises(ConfigError, match="`best` names 'z'; model 'm' gives y"):
+        await bound(Scores(), best=["z"]).process(Payload(tensors={"x": np.ones((1, 1), np.float32)}), Context())

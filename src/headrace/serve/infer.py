@@ -6,11 +6,13 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
+import numpy as np
+
 from headrace.core.context import Context
 from headrace.errors import ConfigError, InvalidInput, Unavailable
 from headrace.serve.protocol import Array, Payload, Ragged, Tensors, TensorSpec
 
-__all__ = ["Infer", "Inferrer", "ModelResolver"]
+__all__ = ["Infer", "Inferrer", "ModelResolver", "best_pairs"]
 
 
 class Inferrer(Protocol):
@@ -32,19 +34,27 @@ class Infer:
         model: Name in the repository; resolved at each call, so that a reloaded model is picked up.
         inputs: model input -> payload tensor; default: the same name.
         outputs: model output -> payload tensor; default: the same name.
+        best: Model outputs of which only the best class of the last axis is kept, as pairs (class, value): shape
+            (..., C) becomes (..., 2) float32. Thousands of class probabilities a step add up to gigabytes while the
+            other rows of a request are still being run.
 
     A plain array is sent as it is (axis 0 is the batch). A `Ragged` list is sent row by row (all rows at once; the
     scheduler joins rows of one shape, also across requests), and each output comes back as a list in the same order.
     """
 
     def __init__(
-        self, model: str, inputs: Mapping[str, str] | None = None, outputs: Mapping[str, str] | None = None
+        self,
+        model: str,
+        inputs: Mapping[str, str] | None = None,
+        outputs: Mapping[str, str] | None = None,
+        best: list[str] | None = None,
     ) -> None:
         if not model:
             raise ConfigError("infer: `model` must name a model of the repository")
         self.model = model
         self._inputs = dict(inputs or {})
         self._outputs = dict(outputs or {})
+        self._best = tuple(best or ())
         self._models: ModelResolver | None = None
 
     @property
@@ -82,12 +92,21 @@ class Infer:
         """Infer; a model closed by a reload after it was resolved hands the request to its successor."""
         assert self._models is not None
         try:
-            return await model.infer(tensors, ctx)
+            answer = await model.infer(tensors, ctx)
         except Unavailable:
             successor = self._models(self.model)
             if successor is model:
                 raise
-            return await successor.infer(tensors, ctx)
+            answer = await successor.infer(tensors, ctx)
+        if self._best:
+            await asyncio.to_thread(self._reduce, answer)
+        return answer
+
+    def _reduce(self, answer: Tensors) -> None:
+        for name in self._best:
+            if name not in answer:
+                raise ConfigError(f"infer: `best` names {name!r}; model {self.model!r} gives {', '.join(answer)}")
+            answer[name] = best_pairs(answer[name])
 
     async def _ragged(
         self, model: Inferrer, taken: dict[str, Array | Ragged], rows: dict[str, Ragged], ctx: Context
@@ -100,3 +119,10 @@ class Infer:
             *(self._infer(model, {name: value[i][None] for name, value in rows.items()}, ctx) for i in range(count))
         )
         return {spec.name: [answer[spec.name][0] for answer in answers] for spec in model.outputs}
+
+
+def best_pairs(scores: Array) -> Array:
+    """(..., C) scores -> (..., 2) float32: the index of the best class, exact up to 2**24 classes, and its score."""
+    index = scores.argmax(axis=-1)
+    value = np.take_along_axis(scores, index[..., None], axis=-1)[..., 0]
+    return np.stack([index.astype(np.float32), value.astype(np.float32)], axis=-1)

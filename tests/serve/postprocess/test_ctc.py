@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from headrace.core.context import Context
 from headrace.errors import ConfigError, InvalidInput, Unavailable
+from headrace.serve.infer import best_pairs
 from headrace.serve.postprocess.ctc import GreedyCtc, greedy_decode
 from headrace.serve.protocol import Payload
 
@@ -28,7 +29,7 @@ def steps(path, sure=0.9):
      ([1, 3, 3, 2], "a b"), ([2, 2, 0, 0, 2, 1, 1], "bba")],
 )  # fmt: skip
 def test_paths(path, text):
-    assert greedy_decode(steps(path).reshape(-1, 4), LABELS)[0] == text
+    assert greedy_decode(best_pairs(steps(path).reshape(-1, 4)), LABELS)[0] == text
 
 
 @given(st.lists(st.sampled_from("ab "), max_size=30), st.data())
@@ -36,15 +37,15 @@ def test_any_stretching_of_a_text_decodes_to_it(text, data):
     path = []
     for character in text:
         path += [0] * data.draw(st.integers(1, 3)) + [LABELS.index(character)] * data.draw(st.integers(1, 3))
-    assert greedy_decode(steps(path).reshape(-1, 4), LABELS)[0] == "".join(text)
+    assert greedy_decode(best_pairs(steps(path).reshape(-1, 4)), LABELS)[0] == "".join(text)
 
 
 def test_confidence_is_the_mean_of_the_kept_steps():
     both = np.concatenate([steps([0], 0.97), steps([1], 0.6), steps([1], 0.99), steps([2], 0.8)])
-    text, confidence = greedy_decode(both, LABELS)
+    text, confidence = greedy_decode(best_pairs(both), LABELS)
     assert text == "ab"
     assert confidence == pytest.approx((0.6 + 0.8) / 2)
-    assert greedy_decode(steps([0, 0]), LABELS) == ("", 0.0)
+    assert greedy_decode(best_pairs(steps([0, 0])), LABELS) == ("", 0.0)
 
 
 def test_stage_takes_labels_from_the_model_that_serves_now():
@@ -79,3 +80,13 @@ def test_stage_says_what_is_wrong():
     stage.bind(lambda name: SimpleNamespace(metadata={}))
     with pytest.raises(ConfigError, match="no 'character' in its metadata"):
         stage.process(Payload(tensors={"steps": []}), Context())
+
+
+def test_pairs_decode_like_the_probabilities_they_come_from():
+    rows = [steps([0, 1, 1, 2]), steps([3, 0, 2])]
+    whole = GreedyCtc(labels=LABELS[1:]).process(Payload(tensors={"steps": rows}), Context())
+    pairs = [best_pairs(row) for row in rows]
+    reduced = GreedyCtc(labels=LABELS[1:], pairs=True).process(Payload(tensors={"steps": pairs}), Context())
+    assert reduced.metadata == whole.metadata
+    with pytest.raises(InvalidInput, match=r"\(T, 2\), got \(4, 4\)"):
+        GreedyCtc(labels=["a"], pairs=True).process(Payload(tensors={"steps": rows}), Context())

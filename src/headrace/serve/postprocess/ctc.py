@@ -13,21 +13,22 @@ import numpy as np
 
 from headrace.core.context import Context
 from headrace.errors import ConfigError, InvalidInput, Unavailable
+from headrace.serve.infer import best_pairs
 from headrace.serve.protocol import Array, Payload
 
 __all__ = ["GreedyCtc", "greedy_decode"]
 
 
-def greedy_decode(probabilities: Array, labels: Sequence[str]) -> tuple[str, float]:
-    """Decode (T, C) probabilities with C labels, label 0 being the blank. Returns (text, confidence in 0..1)."""
-    best = probabilities.argmax(axis=1)
+def greedy_decode(pairs: Array, labels: Sequence[str]) -> tuple[str, float]:
+    """Decode (T, 2) pairs of best class and its probability, label 0 being the blank. Returns (text, confidence)."""
+    best = pairs[:, 0].astype(np.int64)
     kept = best != 0
     kept[1:] &= best[1:] != best[:-1]
     steps = np.flatnonzero(kept)
     if not len(steps):
         return "", 0.0
     chosen = best[steps]
-    return "".join([labels[i] for i in chosen]), float(probabilities[steps, chosen].mean(dtype=np.float64))
+    return "".join([labels[i] for i in chosen]), float(pairs[steps, 1].mean(dtype=np.float64))
 
 
 class GreedyCtc:
@@ -35,17 +36,24 @@ class GreedyCtc:
 
     Args:
         tensor: The tensor decoded; it is dropped from the payload afterwards.
+        pairs: The tensor already holds pairs (best class, probability), as `infer` gives them with `best`.
         model: A served model whose metadata holds the labels, one a line, under `key`; blank comes first and is not
             listed, a space is appended last.
         labels: The labels themselves, instead of `model`.
     """
 
     def __init__(
-        self, tensor: str = "steps", model: str = "", key: str = "character", labels: list[str] | None = None
+        self,
+        tensor: str = "steps",
+        model: str = "",
+        key: str = "character",
+        labels: list[str] | None = None,
+        pairs: bool = False,
     ) -> None:
         if bool(model) == bool(labels):
             raise ConfigError("ctc.greedy: give either `model` (whose metadata holds the labels) or `labels`")
         self._tensor, self._model, self._key = tensor, model, key
+        self._pairs = pairs
         self._models: Callable[[str], Any] | None = None
         self._source = ""
         self._labels: list[str] = ["", *labels] if labels else []
@@ -60,9 +68,10 @@ class GreedyCtc:
         labels = self._current_labels()
         decoded = []
         for row in value:
-            if row.ndim != 2 or row.shape[1] != len(labels):
-                raise InvalidInput(f"ctc.greedy: rows must be (T, {len(labels)}), got {row.shape}")
-            decoded.append(greedy_decode(row, labels))
+            width = 2 if self._pairs else len(labels)
+            if row.ndim != 2 or row.shape[1] != width:
+                raise InvalidInput(f"ctc.greedy: rows must be (T, {width}), got {row.shape}")
+            decoded.append(greedy_decode(row if self._pairs else best_pairs(row), labels))
         payload.metadata["ctc.texts"] = [text for text, _ in decoded]
         payload.metadata["ctc.confidences"] = [confidence for _, confidence in decoded]
         return payload
