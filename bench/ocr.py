@@ -41,7 +41,7 @@ from _common import (
 )
 from headrace.serve.client import Client
 from headrace.store.pull import pull_recipe
-from headrace.store.versions import Repository
+from headrace.store.versions import ModelStore
 from headrace.testing.images import PAGES, TextImage, character_errors, encode_image, render_page
 
 PACKAGES = ["rapidocr-onnxruntime==1.4.4", "onnxruntime==1.32.0", "opencv-python==5.0.0.93", "numpy==2.4.6"]
@@ -199,7 +199,7 @@ def main() -> int:
     python = args.reference_python or make_venv(ROOT / ".cache" / "bench" / "rapidocr", PACKAGES)
     models = ROOT / ".cache" / "bench" / "ocr-models"
     os.environ.setdefault("HEADRACE_CACHE", str(ROOT / ".cache" / "headrace"))
-    pull_recipe(Repository(models), "ocr", force_config=True)
+    pull_recipe(ModelStore(models), "ocr", force_config=True)
     port = free_port()
     with (
         tempfile.TemporaryDirectory(prefix="headrace-ocr-") as folder,

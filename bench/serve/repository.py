@@ -6,14 +6,14 @@ import shutil
 from pathlib import Path
 
 from headrace.store.pull import pull_model
-from headrace.store.versions import Repository
+from headrace.store.versions import ModelStore
 
 __all__ = ["add_model", "add_pipeline"]
 
 
 def add_model(root: Path, name: str, file: Path, config: str = "") -> None:
     """Install `file` as version 1 of model `name`; `config` defaults to the ONNX backend with its own defaults."""
-    pull_model(Repository(root), str(file), name=name, version="1", config=config.encode())
+    pull_model(ModelStore(root), str(file), name=name, version="1", config=config.encode())
 
 
 def add_pipeline(root: Path, name: str, config: str, module: Path) -> None:

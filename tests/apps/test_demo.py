@@ -18,7 +18,7 @@ import pytest
 from headrace.apps import demo
 from headrace.errors import Unavailable
 from headrace.store.pull import pull_recipe
-from headrace.store.versions import Repository
+from headrace.store.versions import ModelStore
 from headrace.testing.images import edit_distance
 
 
@@ -56,7 +56,7 @@ def home(checkout: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[P
         patch.setenv("HEADRACE_CACHE", str(checkout / ".cache" / "headrace"))
         try:
             for recipe in demo.RECIPES:
-                pull_recipe(Repository(folder / "models"), recipe)
+                pull_recipe(ModelStore(folder / "models"), recipe)
         except Unavailable as error:
             pytest.skip(f"the models cannot be pulled: {error}")
         yield folder

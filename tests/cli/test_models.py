@@ -6,13 +6,13 @@ from typer.testing import CliRunner
 from headrace.cli import app
 from headrace.errors import Conflict, IntegrityError, NotFound
 from headrace.store.pull import pull_model
-from headrace.store.versions import Repository
+from headrace.store.versions import ModelStore
 
 
 @pytest.fixture
 def repository(tmp_path, monkeypatch):
     """Model `net` with versions v1 and v2 (current), and pipeline `p`, where the command looks for them."""
-    repository = Repository(tmp_path / "models")
+    repository = ModelStore(tmp_path / "models")
     path = tmp_path / "net.onnx"
     for version in ("v1", "v2"):
         path.write_bytes(version.encode() * 1000)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.store.versions import Repository
+from headrace.store.versions import ModelStore
 
 LIMIT_S = 60
 
@@ -53,7 +53,7 @@ def outcome(child):
 
 def test_a_pull_says_what_it_did_and_the_second_that_there_is_nothing_to_do(pull, model_file, tmp_path):
     code, output, errors = outcome(pull("./net.onnx"))
-    version = Repository(tmp_path / "models").current("net")
+    version = ModelStore(tmp_path / "models").current("net")
     assert (code, errors) == (0, "copying net.onnx (7 kB)\n")
     assert output == f"net: installed {version} (7 kB); current; headrace.toml written\n"
     code, output, _ = outcome(pull("./net.onnx"))
@@ -74,7 +74,7 @@ def test_json_is_one_object_and_quiet_is_quiet(pull, model_file, tmp_path):
 def test_the_repository_comes_from_the_option_or_the_environment(pull, model_file, tmp_path):
     assert outcome(pull(model_file, "--repo", tmp_path / "a", HEADRACE_REPO=str(tmp_path / "b")))[0] == 0
     assert outcome(pull(model_file, HEADRACE_REPO=str(tmp_path / "b")))[0] == 0
-    assert Repository(tmp_path / "a").names() == Repository(tmp_path / "b").names() == ["net"]
+    assert ModelStore(tmp_path / "a").names() == ModelStore(tmp_path / "b").names() == ["net"]
     assert not (tmp_path / "models").exists()
 
 
@@ -107,7 +107,7 @@ def test_help_shows_examples(pull):
 
 
 def test_two_pulls_at_once_both_succeed_and_install_once(pull, model_file, tmp_path):
-    repository = Repository(tmp_path / "models")
+    repository = ModelStore(tmp_path / "models")
     with repository.edit("net"):
         children = [pull("./net.onnx", "--json") for _ in range(2)]
         told = [child.stderr.readline() for child in children]
@@ -121,12 +121,12 @@ def test_two_pulls_at_once_both_succeed_and_install_once(pull, model_file, tmp_p
 
 
 def test_ctrl_c_while_waiting_exits_130(pull, model_file, tmp_path):
-    with Repository(tmp_path / "models").edit("net"):
+    with ModelStore(tmp_path / "models").edit("net"):
         child = pull("./net.onnx")
         assert "waiting for process" in child.stderr.readline()
         child.send_signal(signal.SIGINT)
         assert outcome(child)[0] == 130
-    assert Repository(tmp_path / "models").names() == []
+    assert ModelStore(tmp_path / "models").names() == []
 
 
 def test_ctrl_c_while_pip_downloads_exits_130_stops_pip_and_leaves_nothing(pull, tmp_path):

@@ -16,7 +16,7 @@ DRIVER = textwrap.dedent(
     from headrace.errors import HeadraceError
     from headrace.store.pull import pull_model
     from headrace.store.verify import verify
-    from headrace.store.versions import Repository
+    from headrace.store.versions import ModelStore
 
     EVENTS = {"open", "os.mkdir", "os.rename", "os.symlink", "os.remove", "os.rmdir", "os.truncate", "shutil.rmtree"}
     work, scenario = Path(sys.argv[1]), sys.argv[2]
@@ -32,7 +32,7 @@ DRIVER = textwrap.dedent(
         return pull_model(repository, str(source), name="m")
 
     def prepare(root):
-        repository = Repository(root)
+        repository = ModelStore(root)
         if scenario != "first":
             fill(b"old")
             pull(repository)

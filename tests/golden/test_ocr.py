@@ -16,7 +16,7 @@ from headrace.serve.model import Model
 from headrace.serve.pipeline import Pipeline
 from headrace.serve.protocol import Payload
 from headrace.store.pull import pull_recipe
-from headrace.store.versions import Repository
+from headrace.store.versions import ModelStore
 from headrace.testing.images import PAGES, PageSpec, character_errors, encode_image, render_page
 
 pytestmark = pytest.mark.models
@@ -35,7 +35,7 @@ def pulled(checkout):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HEADRACE_CACHE", os.environ.get("HEADRACE_CACHE", str(checkout / ".cache" / "headrace")))
         try:
-            pull_recipe(Repository(root), "ocr", force_config=True)
+            pull_recipe(ModelStore(root), "ocr", force_config=True)
         except Unavailable as error:
             pytest.skip(f"the models cannot be pulled: {error}")
     return root

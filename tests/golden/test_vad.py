@@ -16,7 +16,7 @@ from headrace.serve.postprocess.segments import Segmenter
 from headrace.serve.postprocess.vad import VadStream
 from headrace.serve.protocol import Payload
 from headrace.store.pull import pull_recipe
-from headrace.store.versions import Repository
+from headrace.store.versions import ModelStore
 from headrace.testing.recordings import assemble, clips, speak
 
 pytestmark = pytest.mark.models
@@ -32,7 +32,7 @@ def pulled(checkout):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HEADRACE_CACHE", str(checkout / ".cache" / "headrace"))
         try:
-            pull_recipe(Repository(root), "vad", force_config=True)
+            pull_recipe(ModelStore(root), "vad", force_config=True)
         except Unavailable as error:
             pytest.skip(f"the model cannot be pulled: {error}")
     return root

@@ -15,7 +15,7 @@ from headrace.serve.repository import Repository
 from headrace.serve.workers import Workers
 from headrace.store.edit import Fetched
 from headrace.store.manifest import FileEntry
-from headrace.store.versions import Repository as Store
+from headrace.store.versions import ModelStore as Store
 from headrace.testing.models import save_linear
 
 ONE = np.ones((1, 2), np.float32)

@@ -11,12 +11,12 @@ from headrace.store.edit import Fetched
 from headrace.store.files import copy_stream
 from headrace.store.progress import Silent
 from headrace.store.recipe import load_recipe
-from headrace.store.versions import Repository
+from headrace.store.versions import ModelStore
 
 
 @pytest.fixture
 def repository(tmp_path):
-    return Repository(tmp_path / "models")
+    return ModelStore(tmp_path / "models")
 
 
 @pytest.fixture

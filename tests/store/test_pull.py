@@ -160,10 +160,10 @@ def test_a_full_disk_leaves_the_old_version_current_and_nothing_half_written(rep
         from pathlib import Path
         from headrace.errors import HeadraceError
         from headrace.store.pull import pull_model
-        from headrace.store.versions import Repository
+        from headrace.store.versions import ModelStore
         resource.setrlimit(resource.RLIMIT_FSIZE, (1_500_000, resource.RLIM_INFINITY))
         try:
-            pull_model(Repository(Path(sys.argv[1])), sys.argv[2], name="net")
+            pull_model(ModelStore(Path(sys.argv[1])), sys.argv[2], name="net")
         except HeadraceError as error:
             print(error)
         """

@@ -5,7 +5,7 @@ import pytest
 
 from headrace.errors import ConfigError, Conflict, HeadraceError, IntegrityError, InvalidInput, NotFound
 from headrace.store.verify import verify
-from headrace.store.versions import Repository, default_root
+from headrace.store.versions import ModelStore, default_root
 
 ONE, TWO = {"a.bin": b"one"}, {"a.bin": b"two"}
 
@@ -243,7 +243,7 @@ def test_only_one_of_many_writers_is_inside(repository):
 
 def test_a_repository_that_is_a_file_is_a_clear_error(tmp_path):
     (tmp_path / "f").write_bytes(b"")
-    with pytest.raises(ConfigError, match="expected a folder"), Repository(tmp_path / "f").edit("m"):
+    with pytest.raises(ConfigError, match="expected a folder"), ModelStore(tmp_path / "f").edit("m"):
         pass
 
 

@@ -151,9 +151,9 @@ def _extras() -> dict[str, Any]:
 
 def _repository(repo: Path | None) -> dict[str, Any]:
     from headrace.errors import HeadraceError
-    from headrace.store.versions import Repository, default_root
+    from headrace.store.versions import ModelStore, default_root
 
-    repository = Repository(repo or default_root())
+    repository = ModelStore(repo or default_root())
     models, damaged = {}, {}
     for name in repository.names():
         try:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from headrace.store.versions import ModelInfo, Repository
+    from headrace.store.versions import ModelInfo, ModelStore
 
 __all__ = ["command"]
 
@@ -92,13 +92,13 @@ def remove(
     typer.echo(f"{reference}: removed")
 
 
-def _repository(root: Path | None) -> Repository:
-    from headrace.store.versions import Repository, default_root
+def _repository(root: Path | None) -> ModelStore:
+    from headrace.store.versions import ModelStore, default_root
 
-    return Repository(root or default_root())
+    return ModelStore(root or default_root())
 
 
-def _row(repository: Repository, name: str, verify: bool) -> dict[str, Any]:
+def _row(repository: ModelStore, name: str, verify: bool) -> dict[str, Any]:
     """Facts for one line; `verified` is None when not asked for or when there is nothing to verify."""
     import msgspec
 

@@ -10,7 +10,7 @@ import typer
 if TYPE_CHECKING:
     from headrace.store.progress import Progress
     from headrace.store.pull import Pulled
-    from headrace.store.versions import Repository
+    from headrace.store.versions import ModelStore
 
 __all__ = ["EPILOG", "command"]
 
@@ -59,9 +59,9 @@ def command(
     leaves nothing half-installed; run it again to continue.
     """
     from headrace.store.progress import make_progress
-    from headrace.store.versions import Repository, default_root
+    from headrace.store.versions import ModelStore, default_root
 
-    repository, progress = Repository(repo or default_root()), make_progress(quiet=quiet)
+    repository, progress = ModelStore(repo or default_root()), make_progress(quiet=quiet)
     pulled = _pull(repository, source, name, version, not no_switch, force_config, progress)
     if as_json:
         import msgspec
@@ -73,7 +73,7 @@ def command(
 
 
 def _pull(
-    repository: Repository,
+    repository: ModelStore,
     source: str,
     name: str,
     version: str,

@@ -8,7 +8,7 @@ from pathlib import Path
 from headrace.errors import LoadFailed
 from headrace.store.names import MANIFEST
 from headrace.store.verify import verify
-from headrace.store.versions import Repository
+from headrace.store.versions import ModelStore
 
 __all__ = ["Chosen", "choose_version"]
 
@@ -40,7 +40,7 @@ def choose_version(root: Path, name: str, *, pipeline: bool = False) -> Chosen:
 
     Nothing is hashed yet: see `Chosen.check`. Raises `NotFound`, and `LoadFailed` for a model without a version.
     """
-    store = Repository(root)
+    store = ModelStore(root)
     current = store.current(name)
     if pipeline:
         return Chosen(current or "1", root / name)

@@ -1,7 +1,7 @@
 """Changing one model of a repository, by whoever holds its lock: install, switch, remove, sweep.
 
 A new version is written into a hidden folder beside the others, made durable, and renamed into place: a version folder
-with a plain name is complete. Made by `Repository.edit`.
+with a plain name is complete. Made by `ModelStore.edit`.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from headrace.store.progress import Progress, Silent
 from headrace.store.recipe import ModelRecipe, load_recipe
 from headrace.store.sources import open_source, split_pin
 from headrace.store.verify import verify
-from headrace.store.versions import Repository
+from headrace.store.versions import ModelStore
 
 __all__ = ["Pulled", "pull_model", "pull_recipe"]
 
@@ -45,7 +45,7 @@ class Pulled(msgspec.Struct, frozen=True):
 
 
 def pull_model(
-    repository: Repository,
+    repository: ModelStore,
     uri: str,
     *,
     name: str = "",
@@ -108,7 +108,7 @@ def pull_model(
 
 
 def pull_recipe(
-    repository: Repository,
+    repository: ModelStore,
     recipe_name: str,
     *,
     switch: bool = True,
@@ -129,7 +129,7 @@ def pull_recipe(
 
 
 def _pull_part(
-    repository: Repository,
+    repository: ModelStore,
     part: ModelRecipe,
     configs: dict[str, bytes],
     switch: bool,

@@ -25,7 +25,7 @@ from headrace.store.lock import locked
 from headrace.store.manifest import read_manifest
 from headrace.store.names import CONFIG, check_model, split_reference
 
-__all__ = ["ModelInfo", "Repository", "default_root"]
+__all__ = ["ModelInfo", "ModelStore", "default_root"]
 
 
 class ModelInfo(msgspec.Struct, frozen=True):
@@ -45,7 +45,7 @@ def default_root() -> Path:
     return Path(os.environ.get("HEADRACE_REPO") or "models")
 
 
-class Repository:
+class ModelStore:
     """A folder of models; see the module for its layout. Holds no state but the path."""
 
     def __init__(self, root: Path) -> None:
