@@ -15,9 +15,11 @@ from headrace.serve.config import load_config
 from headrace.serve.model import Model
 from headrace.serve.pipeline import Pipeline
 from headrace.serve.protocol import Payload
+from headrace.store.progress import make_progress
 from headrace.store.pull import pull_recipe
 from headrace.store.versions import ModelStore
-from headrace.testing.images import PAGES, PageSpec, character_errors, encode_image, render_page
+from headrace.testing.images import PAGES, PageSpec, character_errors, edit_distance, encode_image, render_page
+from headrace.testing.photographs import PHOTOGRAPHS, fetch_photograph
 
 pytestmark = pytest.mark.models
 
@@ -120,3 +122,23 @@ async def test_a_sideways_photo_reads_like_the_upright_one(pipeline):
 async def test_what_is_no_picture_is_refused(pipeline):
     with pytest.raises(InvalidInput, match="PDF"):
         await pipeline.run(Payload(data=b"%PDF-1.7"), Context(timeout_s=10))
+
+
+@pytest.mark.parametrize("photograph", PHOTOGRAPHS, ids=lambda photograph: photograph.name)
+async def test_a_real_photograph_is_read(pipeline, checkout, monkeypatch, photograph):
+    monkeypatch.setenv("HEADRACE_CACHE", os.environ.get("HEADRACE_CACHE", str(checkout / ".cache" / "headrace")))
+    try:
+        data = fetch_photograph(photograph, checkout / ".cache" / "photographs", make_progress(quiet=True))
+    except Unavailable as error:
+        pytest.skip(f"the photograph cannot be had: {error}")
+    result = (await pipeline.run(Payload(data=data), Context(timeout_s=100))).result
+    # Dim and curved: the detector may miss a line, but what it finds must be there, in order and all but right.
+    written = [line.replace(" ", "") for line in photograph.lines]
+    at = -1
+    for line in result["lines"]:
+        text = line["text"].replace(" ", "")
+        nearest = min(range(len(written)), key=lambda i: edit_distance(written[i], text))
+        assert edit_distance(written[nearest], text) <= 2, (text, written[nearest])
+        assert nearest > at
+        at = nearest
+    assert len(result["lines"]) >= 5
