@@ -39,10 +39,13 @@ from _common import (
     table,
     warn_if_busy,
 )
+from headrace.errors import Unavailable
 from headrace.serve.client import Client
+from headrace.store.progress import make_progress
 from headrace.store.pull import pull_recipe
 from headrace.store.versions import ModelStore
-from headrace.testing.images import PAGES, TextImage, character_errors, encode_image, render_page
+from headrace.testing.images import PAGES, TextImage, character_errors, edit_distance, encode_image, render_page
+from headrace.testing.photographs import PHOTOGRAPHS, Photograph, fetch_photograph
 
 PACKAGES = ["rapidocr-onnxruntime==1.4.4", "onnxruntime==1.32.0", "opencv-python==5.0.0.93", "numpy==2.4.6"]
 CORES = 2
@@ -195,7 +198,8 @@ def main() -> int:
     pages = list(render(args.seeds, args.font, [name for name in args.only.split(",") if name]))
     if not pages:
         raise BenchError(f"no pages are called {args.only!r}; there are {', '.join(spec.name for spec in PAGES)}")
-    pictures = [encode_image(page.pixels, "png") for page in pages]
+    photographs = real_photographs()
+    pictures = [encode_image(page.pixels, "png") for page in pages] + [data for _, data in photographs]
     python = args.reference_python or make_venv(ROOT / ".cache" / "bench" / "rapidocr", PACKAGES)
     models = ROOT / ".cache" / "bench" / "ocr-models"
     os.environ.setdefault("HEADRACE_CACHE", str(ROOT / ".cache" / "headrace"))
@@ -208,20 +212,45 @@ def main() -> int:
         reference = Reference(python, pictures, Path(folder))
         try:
             server.wait_ready(port, "/v2/health/ready", timeout_s=120)
-            return compare(args, port, reference, pages, pictures)
+            return compare(args, port, reference, pages, [photograph for photograph, _ in photographs], pictures)
         finally:
             reference.close()
 
 
+def real_photographs() -> list[tuple[Photograph, bytes]]:
+    try:
+        folder = ROOT / ".cache" / "photographs"
+        return [(photograph, fetch_photograph(photograph, folder, make_progress())) for photograph in PHOTOGRAPHS]
+    except Unavailable as error:
+        progress(f"no photographs: {error}")
+        return []
+
+
+def photograph_errors(photographs: Sequence[Photograph], found: Sequence[Sequence[tuple[str, Any]]]) -> float:
+    """Character error rate over whole photographs, blanks not counted: a line that was missed counts in full."""
+    edits = total = 0
+    for photograph, lines in zip(photographs, found, strict=True):
+        truth = "".join(photograph.lines).replace(" ", "")
+        edits += edit_distance(truth, "".join(text for text, _ in lines).replace(" ", ""))
+        total += len(truth)
+    return edits / total if total else 0.0
+
+
 def compare(
-    args: argparse.Namespace, port: int, reference: Reference, pages: Sequence[TextImage], pictures: Sequence[bytes]
+    args: argparse.Namespace,
+    port: int,
+    reference: Reference,
+    pages: Sequence[TextImage],
+    photographs: Sequence[Photograph],
+    pictures: Sequence[bytes],
 ) -> int:
-    progress(f"reading {len(pages)} pages with each")
+    progress(f"reading {len(pictures)} pictures with each")
     with Client(f"http://127.0.0.1:{port}") as client:
         answers = [client.pipeline("ocr", data, "image/png") for data in pictures]
-    ours = error_rates(pages, [[(line["text"], line["box"]) for line in answer["lines"]] for answer in answers])
+    we_read = [[(line["text"], line["box"]) for line in answer["lines"]] for answer in answers]
     reference.rate(-1, 1, 0.1)
-    theirs = error_rates(pages, reference.ask(read=True))
+    they_read = reference.ask(read=True)
+    ours, theirs = error_rates(pages, we_read[: len(pages)]), error_rates(pages, they_read[: len(pages)])
 
     rates: dict[tuple[int, int], list[float]] = {}
     settings = [(-1, CLIENTS), *itertools.product((1, 2), (1, 2, CLIENTS))]
@@ -251,7 +280,10 @@ def compare(
         "cer_blanks_ours": ours["cer_blanks"],
         "cer_blanks_reference": theirs["cer_blanks"],
         "kinds": {name: [ours["kinds"][name], theirs["kinds"][name]] for name in ours["kinds"]},
+        "cer_photographs_ours": photograph_errors(photographs, we_read[len(pages) :]),
+        "cer_photographs_reference": photograph_errors(photographs, they_read[len(pages) :]),
         "pages": len(pages),
+        "photographs": len(photographs),
         "clients": CLIENTS,
         "machine": machine(),
     }
@@ -268,6 +300,9 @@ def compare(
         ]
         print(table(["", "pictures/s", "char errors", "with blanks"], rows))
         kinds = [[name, f"{ours['kinds'][name]:.2%}", f"{theirs['kinds'][name]:.2%}"] for name in ours["kinds"]]
+        if photographs:
+            shown = [summary["cer_photographs_ours"], summary["cer_photographs_reference"]]
+            kinds.append(["photographs", *(f"{rate:.2%}" for rate in shown)])
         print(table(["page", "ours", "reference"], kinds))
     print(json.dumps(summary))
     return 0 if ours["cer"] <= theirs["cer"] else 1
