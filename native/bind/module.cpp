@@ -11,4 +11,5 @@ NB_MODULE(_ext, m) {
   bind_ring(m);
   bind_pool(m);
   bind_workers(m);
+  bind_json_numbers(m);
 }

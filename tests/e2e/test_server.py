@@ -24,6 +24,16 @@ def test_infer_answers_with_the_models_numbers(server, repository):
     np.testing.assert_allclose(y, session.run(None, {"x": x})[0], rtol=1e-5, atol=1e-6)
 
 
+def test_nan_is_refused_where_it_is_forbidden(server):
+    x = np.full((1, 16), 0.5, "<f4")
+    x[0, 3] = np.nan
+    wish = {"name": "x", "shape": [1, 16], "datatype": "FP32", "parameters": {"binary_data_size": x.nbytes}}
+    head = json.dumps({"inputs": [wish]}).encode()
+    headers = {"Inference-Header-Content-Length": str(len(head))}
+    status, _, answer = server.request("POST", "/v2/models/mlp/infer", head + x.tobytes(), headers)
+    assert (status, "nan at [0, 3]; finite numbers expected" in answer["error"]) == (400, True)
+
+
 def test_binary_tensors_and_strings_both_ways(server):
     x = np.arange(6, dtype="<f4").reshape(2, 3)
     names = [b"\x00a", "ñ".encode()]
@@ -68,7 +78,7 @@ def test_binary_tensors_and_strings_both_ways(server):
         ("mlp", [{**X, "shape": [-1, 16]}], 400, "negative dimension"),
         ("mlp", [{**X, "shape": [1 << 40, 1 << 40]}], 400, "elements"),
         ("mlp", [{**X, "shape": [0, 16], "data": []}], 400, "expected 1..4096 rows"),
-        ("mlp", [{**X, "data": [1e39] * 16}], 400, "finite numbers expected"),
+        ("mlp", [{**X, "data": [1e39] * 16}], 400, "in range of the datatype, got '1e+39'"),
         ("corrupt", [X], 503, "corrupt"),
         ("typo", [X], 503, "max_bach"),
         ("shout", [X], 400, "'shout' is a pipeline"),

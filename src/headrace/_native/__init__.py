@@ -10,6 +10,8 @@ from headrace._native._ext import (
     best_isa,
     choose_isa,
     cpu_features,
+    format_json_numbers,
+    parse_json_numbers,
     supported_isas,
 )
 
@@ -23,5 +25,7 @@ __all__ = [
     "best_isa",
     "choose_isa",
     "cpu_features",
+    "format_json_numbers",
+    "parse_json_numbers",
     "supported_isas",
 ]

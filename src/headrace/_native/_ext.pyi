@@ -128,3 +128,11 @@ class ThreadPool:
     def trace(self, chunks: int) -> list[int]: ...
     def parallel_for(self, begin: int, end: int, grain: int, fn: Callable[[int, int], object]) -> None: ...
     def __len__(self) -> int: ...
+
+def parse_json_numbers(text: object, out: object) -> None:
+    """
+    Fill the C-contiguous array `out` from a JSON array of numbers, flat or nested as its shape.
+    """
+
+def format_json_numbers(array: object) -> bytes:
+    """A C-contiguous array as one flat JSON array of numbers."""

@@ -81,12 +81,12 @@ def test_bytes_tensors_round_trip(items):
         (body(tensor(shape=[1 << 40, 1 << 40], data=[1])), "elements"),
         (body(tensor(shape=[1 << 62], data=[1])), "elements"),
         (body(tensor(shape=[3], data=[1, 2])), "takes 3 elements, `data` has 2"),
-        (body(tensor(data=[1, "a"])), r"Expected `float`, got `str` - at `\$\[1\]`"),
+        (body(tensor(data=[1, "a"])), "expected a number"),
         (body(tensor(kind="INT32", data=[1, 1.5])), r"inputs\[0\] \('x'\).data"),
-        (body(tensor(kind="UINT8", data=[1, 300])), "out of range for UINT8"),
+        (body(tensor(kind="UINT8", data=[1, 300])), "in range of the datatype, got '300'"),
         (body(tensor(kind="BOOL", data=[1, 0])), "bool"),
-        (body(tensor(shape=[2, 2], data=[[1, 2], [3]])), "nesting does not match"),
-        (body(tensor(shape=[1, 2], data=[[[1], [2]]])), "Expected `float`"),
+        (body(tensor(shape=[2, 2], data=[[1, 2], [3]])), "rows in an axis|elements in the last axis"),
+        (body(tensor(shape=[1, 2], data=[[[1], [2]]])), "expected a number"),
         (body(tensor()), "`data` is missing"),
         (body(tensor(data=[1, 2]), tensor(data=[1, 2])), "given twice"),
         (body(tensor(parameters={"binary_data_size": 8})), "header is missing"),
@@ -114,7 +114,7 @@ def test_binary_sizes_must_fit(size, raw, said):
         decode(head + raw, str(len(head)))
 
 
-@pytest.mark.parametrize("length", ["-1", "x", "99999", "1e3", "9" * 30])
+@pytest.mark.parametrize("length", ["²", "-1", "x", "99999", "1e3", "9" * 30])
 def test_the_json_length_must_lie_in_the_body(length):
     with pytest.raises(InvalidInput, match="Inference-Header-Content-Length"):
         decode(body(tensor(data=[1, 2])), length)

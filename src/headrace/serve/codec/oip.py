@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from headrace.core.json_numbers import format_numbers, parse_numbers
 from headrace.errors import InvalidInput
 from headrace.serve.codec.bytestensor import pack_bytes, unpack_bytes
 from headrace.serve.protocol import Array, Tensors
@@ -56,7 +57,7 @@ class InferOutput(msgspec.Struct, omit_defaults=True):
     name: str
     datatype: str
     shape: tuple[int, ...]
-    data: list[Any] | None = None
+    data: msgspec.Raw | list[Any] | None = None
     parameters: dict[str, Any] = {}
 
 
@@ -73,9 +74,6 @@ _request_decoder = msgspec.json.Decoder(InferRequest)
 _encoder = msgspec.json.Encoder()
 _any_decoder = msgspec.json.Decoder()
 _flat_decoders: dict[str, tuple[Any, msgspec.json.Decoder[Any]]] = {
-    "f": (list[float], msgspec.json.Decoder(list[float])),
-    "i": (list[int], msgspec.json.Decoder(list[int])),
-    "u": (list[int], msgspec.json.Decoder(list[int])),
     "b": (list[bool], msgspec.json.Decoder(list[bool])),
     "O": (list[str], msgspec.json.Decoder(list[str])),
 }
@@ -97,7 +95,8 @@ def decode(body: bytes | memoryview, header_length: str = "") -> tuple[InferRequ
     """
     binary: memoryview | None = None
     if header_length:
-        length = int(header_length) if header_length.isdigit() and len(header_length) < 12 else -1
+        plain = header_length.isascii() and header_length.isdigit() and len(header_length) < 12
+        length = int(header_length) if plain else -1
         if not 0 <= length <= len(body):
             raise InvalidInput(f"{JSON_HEADER}: expected 0..{len(body)} (the body's length), got {header_length!r}")
         view = memoryview(body)
@@ -153,6 +152,11 @@ def _from_binary(raw: memoryview, dtype: np.dtype[Any], shape: list[int], count:
 def _from_json(raw: msgspec.Raw, dtype: np.dtype[Any], shape: list[int], count: int, where: str) -> Array:
     if not memoryview(raw).nbytes:
         raise InvalidInput(f"{where}: `data` is missing")
+    if dtype.kind in "fiu":
+        try:
+            return parse_numbers(memoryview(raw), shape, dtype)
+        except InvalidInput as error:
+            raise InvalidInput(f"{where}.data: {error}") from None
     flat_type, decoder = _flat_decoders[dtype.kind]
     try:
         data = decoder.decode(raw)
@@ -167,10 +171,7 @@ def _from_json(raw: msgspec.Raw, dtype: np.dtype[Any], shape: list[int], count: 
         raise InvalidInput(f"{where}: shape {shape} takes {count} elements, `data` has {len(data)}")
     if dtype.kind == "O":
         return np.array([text.encode() for text in data], np.object_).reshape(shape)
-    try:
-        return np.array(data, dtype).reshape(shape)
-    except OverflowError:
-        raise InvalidInput(f"{where}.data: a value is out of range for {datatype(dtype)}") from None
+    return np.array(data, dtype).reshape(shape)
 
 
 def _flatten(nested: list[Any], shape: list[int], flat_type: Any, where: str) -> list[Any]:
@@ -210,12 +211,18 @@ def encode(
             item.parameters = {"binary_data_size": memoryview(raw).nbytes}
             raws.append(raw)
         else:
-            item.data = [_text(x) for x in array.ravel()] if kind == "BYTES" else array.ravel().tolist()
+            item.data = _json_data(array)
         items.append(item)
     head = _encoder.encode(InferResponse(model, version, items, request.id))
     if not raws:
         return (head,), ""
     return (head, *raws), f"{JSON_HEADER}: {len(head)}\r\n"
+
+
+def _json_data(array: Array) -> msgspec.Raw | list[Any]:
+    if array.dtype.kind in "fiu":
+        return msgspec.Raw(format_numbers(array))
+    return array.ravel().tolist() if array.dtype.kind == "b" else [_text(x) for x in array.ravel()]
 
 
 def _raw(array: Array) -> memoryview:
