@@ -24,6 +24,18 @@ def test_infer_answers_with_the_models_numbers(server, repository):
     np.testing.assert_allclose(y, session.run(None, {"x": x})[0], rtol=1e-5, atol=1e-6)
 
 
+def test_large_json_tensors_come_back_number_for_number(server):
+    values = np.random.default_rng(3).standard_normal(200_000).astype(np.float32)
+    x = {"name": "x", "shape": [2, 100_000], "datatype": "FP32", "data": values.reshape(2, -1).tolist()}
+    names = {"name": "names", "shape": [2], "datatype": "BYTES", "data": ["a", "b"]}
+    status, _, answer = server.infer("identity", [x, names])
+    assert status == 200
+    np.testing.assert_array_equal(np.array(answer["outputs"][0]["data"], np.float32), values)
+    x["data"][1][7] = "seven"
+    status, _, answer = server.infer("identity", [x, names])
+    assert (status, "expected a number, got" in answer["error"]) == (400, True)
+
+
 def test_nan_is_refused_where_it_is_forbidden(server):
     x = np.full((1, 16), 0.5, "<f4")
     x[0, 3] = np.nan
