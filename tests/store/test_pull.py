@@ -29,7 +29,7 @@ def test_a_file_becomes_a_current_verified_configured_model(repository, model_fi
     assert (pulled.name, pulled.status, pulled.is_current, pulled.config) == ("net", "installed", True, "written")
     manifest = verify(repository.resolve("net"))
     assert (manifest.digest, manifest.version) == (pulled.digest, pulled.version)
-    assert tomllib.loads((repository.root / "net/headrace.toml").read_text()) == {"backend": "onnx", "file": "Net.onnx"}
+    assert tomllib.loads((repository.root / "net/headrace.toml").read_text()) == {"backend": "onnx"}
 
 
 def test_pulling_twice_changes_nothing(repository, model_file):

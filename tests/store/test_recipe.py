@@ -33,7 +33,7 @@ def test_the_recipes_of_the_readme_are_shipped():
 
 
 def test_an_unknown_recipe_names_the_known_ones():
-    with pytest.raises(NotFound, match=r"no recipe 'orc'.*recipes: ocr"):
+    with pytest.raises(NotFound, match=r"no recipe 'orc'.*did you mean ocr\? recipes: ocr, vad$"):
         load_recipe("orc")
     with pytest.raises(NotFound, match=r"no recipe '\.\./vad'"):
         load_recipe("../vad")

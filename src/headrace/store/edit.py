@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Literal
 
 from headrace.errors import ConfigError, Conflict, HeadraceError, IntegrityError, NotFound
+from headrace.store.config import check_file
 from headrace.store.durable import fsync_dir, fsync_tree, replace_file, replace_link, scratch_name
 from headrace.store.manifest import FileEntry, Manifest, new_manifest, read_manifest
 from headrace.store.names import CONFIG, CURRENT, MANIFEST, check_version
@@ -125,10 +126,13 @@ class Edit:
             self.sweep()
 
     def switch(self, version: str, progress: Progress | None = None, *, check: bool = True) -> None:
-        """Make a version current; its bytes are verified first unless `check` is off (they just were)."""
+        """Make a version current, once its bytes and its `headrace.toml` are found right (`check` off: they just were).
+
+        Raises `IntegrityError`, or `ConfigError` if the `headrace.toml` names a file that the version lacks.
+        """
         target = self.version_dir(version)
         if check:
-            verify(target, progress)
+            self.check_config(verify(target, progress))
         if self.current() != version:
             replace_link(self.folder / CURRENT, version)
 
@@ -136,11 +140,22 @@ class Edit:
         """Whether there is a `headrace.toml`."""
         return (self.folder / CONFIG).is_file()
 
+    def config(self) -> bytes:
+        """The content of `headrace.toml`, or b"" if there is none."""
+        try:
+            return (self.folder / CONFIG).read_bytes()
+        except FileNotFoundError:
+            return b""
+
+    def check_config(self, manifest: Manifest) -> None:
+        """Raise `ConfigError` if `headrace.toml` names a file that this version lacks."""
+        check_file(self.config(), [entry.path for entry in manifest.files], self.folder / CONFIG)
+
     def is_pipeline(self) -> bool:
         """Whether there is a `headrace.toml` that declares stages; one that cannot be read declares nothing."""
         try:
-            return "stage" in tomllib.loads((self.folder / CONFIG).read_text("utf-8"))
-        except (FileNotFoundError, UnicodeDecodeError, tomllib.TOMLDecodeError):
+            return "stage" in tomllib.loads(self.config().decode())
+        except (UnicodeDecodeError, tomllib.TOMLDecodeError):
             return False
 
     def write_config(self, content: bytes, *, force: bool = False) -> Literal["written", "unchanged", "kept"]:
@@ -165,7 +180,7 @@ class Edit:
         if current and version in ("", current):
             if not force:
                 raise Conflict(
-                    f"version {current!r} of model {self.name!r} is current; switch to another first, or force it"
+                    f"version {current!r} of model {self.name!r} is current; {self._way_out(current, version)}"
                 )
             if version:
                 (self.folder / CURRENT).unlink()
@@ -190,6 +205,13 @@ class Edit:
         """Delete the model's folder if nothing is in it, as after a failed first install."""
         with contextlib.suppress(OSError):
             self.folder.rmdir()
+
+    def _way_out(self, current: str, version: str) -> str:
+        """How a removal that was refused can be had."""
+        others = [other for other in self.versions() if other != current]
+        if version and others:
+            return f"first run: headrace models switch {self.name} {others[-1]}; or remove it all the same with --force"
+        return "--force removes it all the same"
 
     def _readable(self, version_dir: Path) -> bool:
         with contextlib.suppress(IntegrityError):

@@ -11,10 +11,11 @@ from typing import Literal
 
 import msgspec
 
-from headrace.errors import Conflict, IntegrityError, InvalidInput
+from headrace.errors import ConfigError, Conflict, IntegrityError, InvalidInput
+from headrace.store.config import check_file, named_file
 from headrace.store.edit import Edit, Fetched
-from headrace.store.manifest import Manifest, content_pin
-from headrace.store.names import check_model, check_path, check_version
+from headrace.store.manifest import FileEntry, Manifest, content_pin
+from headrace.store.names import CONFIG, check_model, check_path, check_version, safe_path
 from headrace.store.progress import Progress, Silent
 from headrace.store.recipe import ModelRecipe, load_recipe
 from headrace.store.sources import open_source, split_pin
@@ -61,12 +62,14 @@ def pull_model(
     Args:
         name: What to call it; default: what the source suggests.
         version: Name of the version folder; default: from the content's digest.
-        file: What to install the source's single file as; default: its own name.
+        file: What to install the source's single file as; default: what `file =` of the model's `headrace.toml` names
+            if it is of the same type, else its own name.
         config: Content of `headrace.toml`; default: guessed from the type of the files.
         switch: Whether to make the version current. The first version of a model always becomes current.
 
     Raises `IntegrityError` if the content differs from the pin (nothing is installed then), `Conflict` if the name is a
-    pipeline's or the version holds other content, and what the source raises.
+    pipeline's or the version holds other content, `ConfigError` if the version would become current and lacks the file
+    that the `headrace.toml` names (nothing is installed then either), and what the source raises.
     """
     progress = progress or Silent()
     bare, pin = split_pin(uri)
@@ -77,21 +80,38 @@ def pull_model(
     if file:
         check_path(file, f"model {name!r}")
 
-    def fill(target: Path) -> Fetched:
-        fetched = source.fetch(target, progress)
-        if pin and (got := content_pin(fetched.files)) != pin:
-            raise IntegrityError(f"{bare}: expected sha256 {pin}, got {got}; nothing was installed")
-        return _rename(fetched, target, file) if file else fetched
-
     with repository.edit(name, say=progress.note) as model:
         if model.is_pipeline():
             raise Conflict(f"{name!r} in {repository.root} is a pipeline; give the model another name")
-        manifest = _already(model, pin, version, file, progress)
+        toml = config if config and (force_config or not model.has_config()) else model.config()
+        wanted, becomes_current = named_file(toml), switch or not model.current()
+
+        def check(files: list[FileEntry]) -> None:
+            if becomes_current:
+                try:
+                    check_file(toml, [entry.path for entry in files], model.folder / CONFIG)
+                except ConfigError as error:
+                    raise ConfigError(f"{error}; mend that line, or pull with --no-switch to mend it later") from error
+
+        def fill(target: Path) -> Fetched:
+            fetched = source.fetch(target, progress)
+            if pin and (got := content_pin(fetched.files)) != pin:
+                raise IntegrityError(f"{bare}: expected sha256 {pin}, got {got}; nothing was installed")
+            if file:
+                fetched = _rename(fetched, target, file)
+            elif _stands_for(fetched.files, wanted):
+                progress.note(f"installing {fetched.files[0].path} as {wanted}, which `file =` in {CONFIG} names")
+                fetched = _rename(fetched, target, wanted)
+            check(fetched.files)
+            return fetched
+
+        manifest = _already(model, pin, version, file, wanted, progress)
         status: Literal["installed", "unchanged", "repaired"] = "unchanged"
         if manifest is None:
             installed = model.install(fill, version=version)
             manifest, status = installed.manifest, installed.status
-        if switch or not model.current():
+        if becomes_current:
+            check(manifest.files)
             model.switch(manifest.version, check=False)
         content = config or _guess_config(manifest)
         return Pulled(
@@ -148,11 +168,12 @@ def _pull_part(
     )
 
 
-def _already(model: Edit, pin: str, version: str, file: str, progress: Progress) -> Manifest | None:
+def _already(model: Edit, pin: str, version: str, file: str, wanted: str, progress: Progress) -> Manifest | None:
     """The sound installed version that a pin asks for, found without asking the source."""
 
     def matches(manifest: Manifest) -> bool:
-        named = not file or [entry.path for entry in manifest.files] == [file]
+        paths = [entry.path for entry in manifest.files]
+        named = paths == [file] if file else not wanted or wanted in paths
         return named and content_pin(manifest.files) == pin and version in ("", manifest.version)
 
     found = model.find(matches) if pin else None
@@ -161,6 +182,13 @@ def _already(model: Edit, pin: str, version: str, file: str, progress: Progress)
     except IntegrityError as error:
         progress.note(f"{error}; fetching it again")
         return None
+
+
+def _stands_for(files: list[FileEntry], wanted: str) -> bool:
+    """Whether the only file is of the type of `wanted`, so that it can be installed under that name."""
+    if not wanted or safe_path(wanted) or len(files) != 1 or files[0].path == wanted:
+        return False
+    return Path(files[0].path).suffix.lower() == Path(wanted).suffix.lower()
 
 
 def _rename(fetched: Fetched, target: Path, file: str) -> Fetched:
@@ -178,6 +206,8 @@ def _guess_config(manifest: Manifest) -> bytes:
     if len(known) != 1:
         return b""
     backend = _BACKENDS[Path(known[0]).suffix.lower()]
+    if "/" not in known[0] and known[0].endswith(".onnx"):
+        return f'backend = "{backend}"\n'.encode()  # the server finds the file, also that of the next version
     path = msgspec.json.encode(known[0]).decode()  # a JSON string without control characters is a TOML one too
     return f'backend = "{backend}"\nfile = {path}\n'.encode()
 

@@ -53,8 +53,9 @@ def load_recipe(name: str, folder: Path = _SHIPPED) -> tuple[Recipe, dict[str, b
     """A recipe and the content of each configuration it names; raises `NotFound`, or `ConfigError` naming the file."""
     known = recipe_names(folder)
     if name not in known:
-        close = difflib.get_close_matches(name, known, 3) or known
-        raise NotFound(f"no recipe {name!r}, and no such file; recipes: {', '.join(close)}")
+        close = difflib.get_close_matches(name, known, 1)
+        meant = f"did you mean {close[0]}? " if close else ""
+        raise NotFound(f"no recipe {name!r}, and no such file; {meant}recipes: {', '.join(known)}")
     path = folder / name / "recipe.toml"
     try:
         recipe = msgspec.convert(tomllib.loads(path.read_text("utf-8")), Recipe)

@@ -24,6 +24,7 @@ from headrace.store.edit import Edit
 from headrace.store.lock import locked
 from headrace.store.manifest import read_manifest
 from headrace.store.names import CONFIG, check_model, split_reference
+from headrace.store.verify import verify
 
 __all__ = ["ModelInfo", "ModelStore", "default_root"]
 
@@ -125,8 +126,19 @@ class ModelStore:
                 if is_new:
                     self.root.rmdir()
 
+    def check(self, name: str, *, read_files: bool = True) -> None:
+        """Whether the current version is sound and its `headrace.toml` fits it; `read_files` off compares no bytes.
+
+        Raises `NotFound`, `IntegrityError`, or `ConfigError` if the `headrace.toml` names a file that is not there.
+        """
+        folder = self.resolve(name)
+        self._existing(name).check_config(verify(folder) if read_files else read_manifest(folder))
+
     def switch(self, name: str, version: str) -> None:
-        """Verify a version and make it current, in one step for every reader. Raises `NotFound`, `IntegrityError`."""
+        """Verify a version and make it current, in one step for every reader.
+
+        Raises `NotFound`, `IntegrityError`, or `ConfigError` if the `headrace.toml` names a file that it lacks.
+        """
         self._existing(name)
         with self.edit(name) as model:
             model.switch(version)
