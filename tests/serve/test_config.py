@@ -41,14 +41,17 @@ def test_reads_a_pipeline(load):
     [
         ("", "declare either `backend` (a model) or `[[stage]]` (a pipeline)"),
         ('backend = "onnx"\n[[stage]]\nop = "infer"\n', "declare either"),
-        ('backend = "onnx"\nbatchign = 1\n', "`batchign`"),
+        ('backend = "onnx"\nbatchign = 1\n', "`batchign`; did you mean `batching`?"),
+        ('backend = "onnx"\n[batching]\nmax_bach = 1\n', "- at `$.batching`; did you mean `max_batch`?"),
+        ('backend = "pyton"\n', "'pyton' - at `$.backend`; expected 'onnx' or 'python'"),
+        ('[[stage]]\nop = "a"\n[[stages]]\nop = "b"\n', "`stages`; did you mean `stage`?"),
         ('backend = "onnx"\n[batching]\nmax_batch = 0\n', "`$.batching.max_batch`"),
         ('backend = "onnx"\n[batching]\nmax_batch = "8"\n', "`$.batching.max_batch`"),
-        ('backend = "onnx"\n[runtime]\nexecution = "gpu"\n', "`$.runtime.execution`"),
+        ('backend = "onnx"\n[runtime]\nexecution = "gpu"\n', "`$.runtime.execution`; expected 'auto' or 'inline'"),
         ('backend = "onnx"\ntimeout_s = 0\n', "`$.timeout_s`"),
-        ('[[stage]]\nop = "infer"\nwit = {}\n', "`wit`"),
+        ('[[stage]]\nop = "infer"\nwit = {}\n', "`wit` - at `$.stage[0]`; did you mean `with`?"),
         ('[[stage]]\nname = "x"\n', "`op`"),
-        ("backend = onnx", "line 1"),
+        ("backend = onnx", "line 1, column"),
         (b"backend = '\xff'", "utf-8"),
     ],
 )
@@ -58,6 +61,11 @@ def test_a_bad_value_names_the_file_and_the_key(load, text, says):
     assert says in str(caught.value)
 
 
+def test_an_unknown_key_unlike_any_other_lists_nothing(load):
+    with pytest.raises(ConfigError, match=r"headrace\.toml: Object contains unknown field `zzz`$"):
+        load('backend = "onnx"\nzzz = 1\n')
+
+
 def test_an_absent_file_is_told(tmp_path):
-    with pytest.raises(ConfigError, match="no such file"):
+    with pytest.raises(ConfigError, match=r"no headrace\.toml"):
         load_config(tmp_path / "headrace.toml")

@@ -72,7 +72,10 @@ def test_options_are_checked_and_converted_by_signature(op):
         ({"size": [1, 2], "sclae": 1}, "stage 's': unknown option 'sclae'; expected 'size', 'scale', 'mode', 'names'"),
         ({"size": "big"}, "stage 's': option 'size': expected array, got str; got 'big'"),
         ({"size": [1, "2"]}, "stage 's': option 'size': expected int, got str - at size[1]; got [1, '2']"),
-        ({"size": [1, 2], "mode": "fil"}, "stage 's': option 'mode': invalid enum value 'fil'; got 'fil'"),
+        (
+            {"size": [1, 2], "mode": "fil"},
+            "stage 's': option 'mode': invalid enum value 'fil'; expected 'fill' or 'fit'; got 'fil'",
+        ),
         ({"size": [0, 2]}, "stage 's': ValueError: size must be positive"),
     ],
 )
@@ -132,6 +135,23 @@ def test_coroutine_functions_stay_coroutines(tmp_path):
     factory = StageFactory(tmp_path)
     for options in ({}, {"k": 2}):
         assert inspect.iscoroutinefunction(factory.create(StageConfig(op="mine:later", options=options)).process)
+    factory.close()
+
+
+def test_a_misspelt_module_is_told_where_it_was_looked_for(tmp_path):
+    (tmp_path / "stages.py").write_text("")
+    (tmp_path / "helpers").mkdir()
+    (tmp_path / "helpers" / "__init__.py").write_text("import not_a_package_at_all")
+    factory = StageFactory(tmp_path)
+    for op, says in {
+        "stage:Parse": f"No module named 'stage', neither in {tmp_path} nor installed; did you mean 'stages'?",
+        "helper.text:Parse": f"neither in {tmp_path} nor installed; did you mean 'helpers'?",
+        "quite_different:Parse": f"No module named 'quite_different', neither in {tmp_path} nor installed",
+        "helpers:Parse": "No module named 'not_a_package_at_all'",
+    }.items():
+        with pytest.raises(ConfigError) as caught:
+            factory.create(StageConfig(op=op))
+        assert str(caught.value).endswith(says)
     factory.close()
 
 

@@ -14,6 +14,7 @@ import msgspec
 from msgspec import Meta
 
 from headrace.errors import ConfigError
+from headrace.serve.explain import explain
 
 __all__ = ["BatchingConfig", "ModelConfig", "RuntimeConfig", "StageConfig", "TensorConfig", "load_config"]
 
@@ -91,6 +92,8 @@ def load_config(path: Path) -> ModelConfig:
     try:
         return msgspec.convert(tomllib.loads(path.read_text("utf-8")), ModelConfig)
     except FileNotFoundError:
-        raise ConfigError(f"{path}: no such file") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, msgspec.ValidationError, ValueError) as error:
-        raise ConfigError(f"{path}: {error}") from error
+        raise ConfigError(f'{path.parent}: no {path.name}; for an ONNX model one line does: backend = "onnx"') from None
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"{path}: {explain(error, ModelConfig)}") from None
+    except ValueError as error:  # not TOML, or not UTF-8
+        raise ConfigError(f"{path}: {error}") from None

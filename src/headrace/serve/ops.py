@@ -7,6 +7,7 @@ The attribute is a class, made with the stage's options, or a function `(payload
 
 from __future__ import annotations
 
+import difflib
 import functools
 import importlib
 import inspect
@@ -21,6 +22,7 @@ import msgspec
 from headrace.core.context import Context
 from headrace.errors import ConfigError, HeadraceError
 from headrace.serve.config import StageConfig
+from headrace.serve.explain import explain
 from headrace.serve.protocol import Payload, Stage
 from headrace.serve.usercode import UserCode, split_entry
 
@@ -115,7 +117,18 @@ class StageFactory:
         except HeadraceError:
             raise
         except (Exception, SystemExit) as error:
-            raise ConfigError(f"{where}: {op!r}: {type(error).__name__}: {error}") from error
+            said = f"{where}: {op!r}: {type(error).__name__}: {error}"
+            if isinstance(error, ModuleNotFoundError) and f"{module}.".startswith(f"{error.name}."):
+                raise ConfigError(said + self._absent(module)) from None
+            raise ConfigError(said) from error
+
+    def _absent(self, module: str) -> str:
+        """Where a module was looked for, and the one beside the pipeline that may have been meant."""
+        if self._code is None:
+            return ""
+        near = difflib.get_close_matches(module.split(".")[0], self._code.modules(), 1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        return f", neither in {self._code.directory} nor installed{hint}"
 
 
 def _import(entry: str) -> Any:
@@ -164,7 +177,7 @@ def _convert(value: Any, hint: Any, key: str, where: str) -> Any:
     try:
         return msgspec.convert(value, hint)
     except msgspec.ValidationError as error:
-        said = str(error).replace("`$", f"`{key}").replace("`", "")
+        said = explain(error, hint).replace("`$", f"`{key}").replace("`", "")
         raise ConfigError(f"{where}: option {key!r}: {said[:1].lower()}{said[1:]}; got {value!r}") from None
     except TypeError:  # a type msgspec does not know: the constructor judges it
         return value

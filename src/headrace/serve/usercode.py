@@ -48,6 +48,11 @@ class UserCode:
         first = module.split(".")[0]
         return (self.directory / f"{first}.py").is_file() or (self.directory / first / "__init__.py").is_file()
 
+    def modules(self) -> list[str]:
+        """Names of the modules and packages that lie in the folder, sorted."""
+        files = [path.stem for path in self.directory.glob("*.py")]
+        return sorted([*files, *(path.parent.name for path in self.directory.glob("*/__init__.py"))])
+
     def load(self, entry: str) -> Any:
         """Import "module:attribute" from the folder.
 
