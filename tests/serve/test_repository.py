@@ -1,8 +1,9 @@
 import asyncio
+import logging
 
 import pytest
 
-from headrace.errors import IntegrityError, NotFound, Unavailable
+from headrace.errors import ConfigError, IntegrityError, LoadFailed, NotFound, Unavailable
 from headrace.serve.repository import Repository
 
 
@@ -87,6 +88,76 @@ async def test_what_is_not_there_is_told_with_what_is(disk, opened):
             await repository.load(name)
         with pytest.raises(NotFound):
             await repository.unload(name)
+
+
+async def test_versions_without_a_configuration_are_told_and_so_is_who_needs_them(disk, opened):
+    disk.loose("m", "1", 2)
+    disk.pipeline("p")
+    (disk.root / "m" / "headrace.toml").unlink()
+    (disk.root / "notes").mkdir()
+    repository = await opened()
+    reasons = {line["name"]: (line["state"], line["reason"]) for line in repository.index()}
+    assert set(reasons) == {"m", "p"}
+    for state, reason in reasons.values():
+        assert state == "UNAVAILABLE"
+        assert f"{disk.root / 'm'}: no headrace.toml" in reason
+    disk.config("m")
+    await repository.load("p")
+    assert {line["state"] for line in repository.index()} == {"READY"}
+
+
+@pytest.mark.parametrize("name", ["m", "p"])
+async def test_the_folder_of_one_model_is_not_taken_for_an_empty_repository(disk, name):
+    disk.loose("m", "1", 2)
+    disk.pipeline("p")
+    repository = Repository(disk.root / name)
+    with pytest.raises(ConfigError) as caught:
+        await repository.start()
+    assert str(caught.value).startswith(f"{disk.root / name} is one model or pipeline, not a repository of them; ")
+    assert str(caught.value).endswith(f": {disk.root}")
+    await repository.close()
+
+
+async def test_a_wrong_declaration_is_told_with_its_file(disk, opened):
+    disk.python("m", "model = dict", more='[[outputs]]\nname = "z"\ndatatype = "FLOAT"\nshape = [-1]\n')
+    disk.config("p", 'consumes = "text"\n[[stage]]\nop = "stage:Parse"\n')
+    repository = await opened()
+    for name, says in {"m": "tensor 'z': datatype 'FLOAT' is not one of BOOL", "p": "stage 'stage:Parse': "}.items():
+        with pytest.raises(ConfigError) as caught:
+            await repository.load(name)
+        assert str(caught.value).startswith(f"{disk.root / name / 'headrace.toml'}: {says}")
+
+
+async def test_loads_unloads_and_failures_are_logged(disk, opened, caplog):
+    caplog.set_level(logging.INFO, "headrace.serve.repository")
+
+    def lines():
+        said = [(record.levelname, record.getMessage(), record.model) for record in caplog.records]
+        traced = [bool(record.exc_info) for record in caplog.records]
+        caplog.clear()
+        return said, traced
+
+    disk.loose("m", "1", 2)
+    disk.config("typo", 'backend = "onxx"\n')
+    repository = await opened()
+    ((loaded, failed), traced) = lines()
+    assert loaded[0] == "INFO"
+    assert loaded[1].startswith("m: loaded version 1 in 0.")
+    assert loaded[1].endswith(" s; not verified: version '1' has no manifest")
+    assert loaded[2] == "m"
+    assert failed[0] == "ERROR"
+    assert failed[1].startswith("typo: load failed: ")
+    assert failed[1].endswith("expected 'onnx' or 'python'")
+    assert traced == [False, False]
+
+    disk.python("m", "1/0", version="2")
+    with pytest.raises(LoadFailed):
+        await repository.load("m")
+    assert lines() == ([("ERROR", "m: load failed: model 'm': ZeroDivisionError: division by zero", "m")], [True])
+
+    await repository.unload("m")
+    await repository.unload("m")
+    assert lines() == ([("INFO", "m: unloaded version 1", "m")], [False])
 
 
 async def test_a_folder_that_is_not_there_is_told(tmp_path):

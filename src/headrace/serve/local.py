@@ -15,7 +15,8 @@ from headrace.errors import InvalidInput, NotFound
 from headrace.serve.model import Model
 from headrace.serve.pipeline import Pipeline
 from headrace.serve.protocol import Array, Payload, Tensors, TensorSpec
-from headrace.serve.repository import Repository, names_in
+from headrace.serve.repository import Repository
+from headrace.serve.versions import names_in
 
 __all__ = ["Local"]
 
@@ -23,7 +24,8 @@ __all__ = ["Local"]
 class Local:
     """A repository without a server. Blocking; use it in a `with` block, from one thread without an event loop.
 
-    Raises `NotFound` when `root` is no folder; its methods raise what loading or running raises.
+    Raises `NotFound` when `root` is no folder, `ConfigError` when it is that of one model; its methods raise what
+    loading or running raises.
     """
 
     def __init__(self, root: Path, *, timeout_s: float = 60.0) -> None:

@@ -10,12 +10,23 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Coroutine
+import time
+from collections.abc import Coroutine, Iterator
 from pathlib import Path
 from typing import Any
 
+from headrace.core.logs import fields
 from headrace.core.telemetry import Registry, Tracer
-from headrace.errors import Conflict, HeadraceError, InvalidInput, LoadFailed, NotFound, Unavailable
+from headrace.errors import (
+    ConfigError,
+    Conflict,
+    HeadraceError,
+    InvalidInput,
+    LoadFailed,
+    MissingExtra,
+    NotFound,
+    Unavailable,
+)
 from headrace.serve import backends
 from headrace.serve.config import ModelConfig, load_config
 from headrace.serve.index import Entry, IndexEntry
@@ -23,11 +34,11 @@ from headrace.serve.metrics import ServeMetrics
 from headrace.serve.model import Model
 from headrace.serve.observe import StageObserver
 from headrace.serve.pipeline import Pipeline
-from headrace.serve.versions import Chosen, choose_version
+from headrace.serve.versions import Chosen, choose_version, names_in
 from headrace.serve.workers import Workers
 from headrace.store.names import CONFIG
 
-__all__ = ["Repository", "names_in"]
+__all__ = ["Repository"]
 
 _log = logging.getLogger(__name__)
 
@@ -116,10 +127,8 @@ class Repository:
         for name in sorted(names, key=lambda name: kinds[name]):
             if self._closed:
                 return
-            try:
+            with contextlib.suppress(HeadraceError):  # logged where it was found
                 await self._shielded(self._change(name, retry=False))
-            except HeadraceError as error:
-                _log.error("%s: %s", name, error)
         self._started = True
 
     async def load(self, name: str) -> None:
@@ -173,7 +182,10 @@ class Repository:
             if dependents := self._dependents(name):
                 needed = ", ".join(map(repr, dependents))
                 raise Conflict(f"model {name!r} is needed by {needed}; unload them first, or ask for unload_dependents")
+            served = self._live.get(name)
             await self._stop(entry, UNLOADED)
+            if served is not None:
+                _log.info("%s: unloaded version %s", name, served.version, extra=fields(model=name))
 
     async def _change(self, name: str, *, retry: bool) -> None:
         if name not in self._entries and name not in await asyncio.to_thread(names_in, self.root):
@@ -184,6 +196,7 @@ class Repository:
                 raise Unavailable("the repository is closed")
             entry.begin()
             chosen = Chosen("", self.root / name)
+            began_s = time.perf_counter()
             try:
                 config = await asyncio.to_thread(load_config, self.root / name / CONFIG)
                 chosen = await asyncio.to_thread(choose_version, self.root, name, pipeline=bool(config.stage))
@@ -191,30 +204,35 @@ class Repository:
                 if config.stage:
                     new: Model | Pipeline = await self._pipeline(entry, config, chosen, retry)
                 else:
-                    backend = await asyncio.to_thread(backends.create, config, chosen.directory)
+                    with _naming(self.root / name / CONFIG):
+                        backend = await asyncio.to_thread(backends.create, config, chosen.directory)
                     new = await Model.load(name, chosen.version, backend, config, self.metrics, self._tracer)
             except Exception as error:
                 known_error = error if isinstance(error, HeadraceError) else _unexpected(name, error)
                 entry.fail(chosen.version, known_error)
+                _log_failure(name, known_error)
                 if known_error is error:
                     raise
                 raise known_error from error
             old = self._live.get(name)
             self._live[name] = new
             entry.serve(new, chosen.remark)
+            took_s, remark = time.perf_counter() - began_s, f"; {chosen.remark}" if chosen.remark else ""
+            _log.info("%s: loaded version %s in %.2f s%s", name, new.version, took_s, remark, extra=fields(model=name))
         if old is not None:
             self._spawn(old.close(self._drain_timeout_s))
 
     async def _pipeline(self, entry: Entry, config: ModelConfig, chosen: Chosen, retry: bool) -> Pipeline:
-        pipeline = await asyncio.to_thread(
-            Pipeline.from_config,
-            entry.name,
-            config,
-            self._model,
-            chosen.directory,
-            workers=self._workers,
-            observer=self._observer,
-        )
+        with _naming(self.root / entry.name / CONFIG):
+            pipeline = await asyncio.to_thread(
+                Pipeline.from_config,
+                entry.name,
+                config,
+                self._model,
+                chosen.directory,
+                workers=self._workers,
+                observer=self._observer,
+            )
         pipeline.version = chosen.version
         try:
             for model in pipeline.models:
@@ -227,7 +245,7 @@ class Repository:
         except HeadraceError as error:
             entry.waits_for = pipeline.models
             await pipeline.close(0)
-            raise Unavailable(f"pipeline {entry.name!r} needs a model: {error}") from error
+            raise Unavailable(f"pipeline {entry.name!r} needs a model: {error}") from None
         return pipeline
 
     def _model(self, name: str) -> Model:
@@ -260,13 +278,23 @@ class Repository:
             _log.debug("repository change: %s", error)
 
 
-def names_in(root: Path) -> list[str]:
-    """Names of the models and pipelines that a folder holds, sorted. Raises `NotFound` when it is no folder."""
-    if not root.is_dir():
-        raise NotFound(f"model repository {root}: no such folder")
-    return sorted(path.parent.name for path in root.glob(f"*/{CONFIG}") if path.parent.name[0] != ".")
+@contextlib.contextmanager
+def _naming(file: Path) -> Iterator[None]:
+    """What is wrong with a configuration is said with the file that holds it."""
+    try:
+        yield
+    except ConfigError as error:
+        raise ConfigError(f"{file}: {error}") from error.__cause__
+
+
+def _log_failure(name: str, error: HeadraceError) -> None:
+    """One line, and below it the trace of what user code or a library raised; errors of our own say enough."""
+    cause = error.__cause__
+    trace = None if isinstance(error, MissingExtra) or isinstance(cause, HeadraceError) else cause
+    _log.error("%s: load failed: %s", name, error, exc_info=trace, extra=fields(model=name))
 
 
 def _unexpected(name: str, error: Exception) -> LoadFailed:
-    _log.error("loading %r", name, exc_info=error)
-    return LoadFailed(f"{name!r}: {type(error).__name__}: {error}")
+    failed = LoadFailed(f"{name!r}: {type(error).__name__}: {error}")
+    failed.__cause__ = error
+    return failed

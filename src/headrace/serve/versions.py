@@ -1,16 +1,16 @@
-"""Which version of a model is served: a repository folder and a name in, the version folder to load out."""
+"""What a repository folder holds, and which version of it is served: names out; a name in, the folder to load out."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
 
-from headrace.errors import LoadFailed
-from headrace.store.names import MANIFEST
+from headrace.errors import ConfigError, LoadFailed, NotFound
+from headrace.store.names import CONFIG, MANIFEST
 from headrace.store.verify import verify
 from headrace.store.versions import ModelStore
 
-__all__ = ["Chosen", "choose_version"]
+__all__ = ["Chosen", "choose_version", "names_in"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +51,23 @@ def choose_version(root: Path, name: str, *, pipeline: bool = False) -> Chosen:
     if not current and not (directory / MANIFEST).exists():
         return Chosen(version, directory, remark=f"not verified: version {version!r} has no manifest")
     return Chosen(version, directory, manifest=True)
+
+
+def names_in(root: Path) -> list[str]:
+    """Names of the models and pipelines that a folder holds, sorted; versions without a `headrace.toml` are a name too,
+    so that somebody is told.
+
+    Raises `NotFound` when it is no folder, `ConfigError` when it is the folder of one model.
+    """
+    if not root.is_dir():
+        raise NotFound(f"model repository {root}: no such folder")
+    configured = {path.parent.name for path in root.glob(f"*/{CONFIG}") if path.parent.name[0] != "."}
+    if not configured and (root / CONFIG).is_file():
+        above = root.parent if root.name else root.resolve().parent
+        raise ConfigError(
+            f"{root} is one model or pipeline, not a repository of them; give the folder above it: {above}"
+        )
+    return sorted(configured.union(ModelStore(root).names()))
 
 
 def _order(version: str) -> tuple[bool, int, str]:
