@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from headrace.errors import HeadraceError
+
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from headrace.core.telemetry import TraceSettings
     from headrace.serve.repository import Repository
     from headrace.serve.server import ServerSettings
 
 __all__ = ["EPILOG", "command"]
+
+_log = logging.getLogger(__name__)
 
 EPILOG = """[bold]Examples[/bold]
 
@@ -34,7 +41,13 @@ def command(
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 takes a free one.")] = 8000,
     token: Annotated[
-        str, typer.Option(envvar="HEADRACE_TOKEN", help="Token that model control needs; required off loopback.")
+        str,
+        typer.Option(
+            envvar="HEADRACE_TOKEN",
+            help="Guards model control only (/v2/repository: index, load, unload), sent as 'Authorization: Bearer "
+            "TOKEN'. Without one, control is for local programs, and off when --host is not loopback. Inference, "
+            "metrics and docs are open to whoever reaches the address, token or not.",
+        ),
     ] = "",
     max_body_mb: Annotated[int, typer.Option(min=1, help="Largest request body, MiB.")] = 64,
     max_concurrency: Annotated[int, typer.Option(min=1, help="Requests answered at once; more get 429.")] = 2048,
@@ -62,7 +75,8 @@ def command(
     from headrace.serve.server import ServerSettings
     from headrace.store.versions import default_root
 
-    logs.setup(log_format, log_level)  # type: ignore[arg-type]  # it judges both
+    handler = logs.setup(log_format, log_level)  # type: ignore[arg-type]  # it judges both
+    say = _say_json if isinstance(handler.formatter, logs.JsonFormatter) else _say_text
     settings = ServerSettings(
         host=host,
         port=port,
@@ -72,10 +86,24 @@ def command(
         limits=Limits(max_body_bytes=max_body_mb << 20, max_concurrency=max_concurrency),
     )
     root = repo or default_root()
-    uvloop.run(_serve(root, settings, TraceSettings(trace_ratio, trace_exporter)))
+    try:
+        uvloop.run(_serve(root, settings, TraceSettings(trace_ratio, trace_exporter), say))
+    except HeadraceError as error:
+        if say is _say_text:
+            raise
+        _log.error("%s", error)
+        raise typer.Exit(1) from None
 
 
-async def _serve(root: Path, settings: ServerSettings, traces: TraceSettings) -> None:
+def _say_text(message: str, **_: object) -> None:
+    typer.echo(message, err=True)
+
+
+def _say_json(message: str, **facts: object) -> None:
+    _log.info("%s", message.strip().removeprefix("headrace: "), extra=facts)
+
+
+async def _serve(root: Path, settings: ServerSettings, traces: TraceSettings, say: Callable[..., None]) -> None:
     import asyncio
     import gc
 
@@ -94,7 +122,7 @@ async def _serve(root: Path, settings: ServerSettings, traces: TraceSettings) ->
     try:
         await server.start()
         serving = asyncio.create_task(server.serve())
-        loading = asyncio.create_task(_load(repository, server.url))
+        loading = asyncio.create_task(_load(repository, server.url, say))
         await asyncio.wait({serving, loading}, return_when=asyncio.FIRST_COMPLETED)
         if loading.done() and not serving.done():
             loading.result()
@@ -106,14 +134,19 @@ async def _serve(root: Path, settings: ServerSettings, traces: TraceSettings) ->
         lag.cancel()
         process.close()
         tracer.close()
-    typer.echo("headrace: drained, bye", err=True)
+    say("headrace: drained, bye")
 
 
-async def _load(repository: Repository, url: str) -> None:
+async def _load(repository: Repository, url: str, say: Callable[..., None]) -> None:
+    import shlex
+
     await repository.start()
     entries = repository.index()
     ready = [entry["name"] for entry in entries if entry["state"] == "READY"]
-    typer.echo(f"headrace: serving {len(ready)} of {len(entries)} on {url}  (docs: {url}/docs)", err=True)
+    say(f"headrace: serving {len(ready)} of {len(entries)} on {url}  (docs: {url}/docs)", url=url)
     for entry in entries:
         line = f"  {entry['name']:<24} {entry['state'].lower()}"
-        typer.echo(f"{line}{'  ' + entry['reason'] if entry['reason'] else ''}", err=True)
+        say(f"{line}{'  ' + entry['reason'] if entry['reason'] else ''}", model=entry["name"], state=entry["state"])
+    if not entries:
+        where = shlex.quote(str(repository.root))
+        say(f"headrace: {where} holds no model yet; get some with: headrace pull ocr --repo {where}")

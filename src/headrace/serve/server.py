@@ -7,11 +7,14 @@ requests are finished (at most `drain_timeout_s`), models are drained and freed.
 from __future__ import annotations
 
 import asyncio
+import errno
 import inspect
 import ipaddress
 import logging
+import os
 import secrets
 import signal
+import socket
 import time
 from collections.abc import Coroutine
 from email.utils import formatdate
@@ -23,9 +26,10 @@ import msgspec
 from headrace.core.context import Context
 from headrace.core.logs import fields
 from headrace.core.telemetry import Tracer
-from headrace.errors import Cancelled, ConfigError, HeadraceError, Overloaded
-from headrace.serve.codec.http import SCRATCH_BYTES, HttpProtocol
+from headrace.errors import Cancelled, ConfigError, HeadraceError, LoadFailed, Overloaded
+from headrace.serve.codec.http import HttpProtocol
 from headrace.serve.codec.message import Limits, Request, error_response
+from headrace.serve.codec.reader import SCRATCH_BYTES
 from headrace.serve.codec.router import MethodNotAllowed, Route, Router
 from headrace.serve.metrics import ServeMetrics
 from headrace.serve.repository import Repository
@@ -70,7 +74,7 @@ class Server:
         self.scratch = memoryview(bytearray(SCRATCH_BYTES))
         self.connections: set[HttpProtocol] = set()
         self.draining = False
-        self.now = time.monotonic()
+        self._now_s = time.monotonic()
         self.port = settings.port
         self._settings = settings
         self._repository = repository
@@ -109,8 +113,16 @@ class Server:
                 lambda: HttpProtocol(self), self._settings.host, self._settings.port, backlog=BACKLOG
             )
         except OSError as error:
-            raise ConfigError(f"cannot listen on {self._settings.host}:{self._settings.port}: {error}") from error
+            where = f"{self._settings.host}:{self._settings.port}"
+            raise ConfigError(f"cannot listen on {where}: {_why_not_bound(error)}") from error
         self.port = self._listener.sockets[0].getsockname()[1]
+        if not _is_loopback(self._settings.host):
+            control = "needs the token" if self._settings.token else "is off unless --token is given"
+            _log.warning(
+                "%s: not a loopback address: inference is open to whoever reaches it; model control %s",
+                self._settings.host or "all addresses",
+                control,
+            )
         self._sweep()
 
     async def serve(self) -> None:
@@ -177,12 +189,15 @@ class Server:
 
     def _sweep(self) -> None:
         self._date = formatdate(usegmt=True)
-        self.now = time.monotonic()
+        self._now_s = time.monotonic()
         for connection in list(self.connections):
-            connection.sweep(self.now)
+            connection.sweep(self._now_s)
         self._sweeper = asyncio.get_running_loop().call_later(1.0, self._sweep)
 
     # -- requests ------------------------------------------------------------------------------------------------
+
+    def clock(self) -> float:
+        return self._now_s
 
     def date(self) -> str:
         return self._date
@@ -222,7 +237,8 @@ class Server:
         ctx = request.ctx
         assert ctx is not None
         if isinstance(error, HeadraceError):
-            if error.http_status >= 500 and error.__cause__ is not None:
+            told = isinstance(error, LoadFailed | ConfigError)  # by the repository, which has the model's name
+            if error.http_status >= 500 and error.__cause__ is not None and not told:
                 _log.warning("%s", error, exc_info=error.__cause__, extra=fields(ctx))
         else:
             method = request.method.decode("latin-1")
@@ -271,6 +287,14 @@ class Server:
 
         undo = ctx.on_cancel(gone)
         task.add_done_callback(lambda _: undo())
+
+
+def _why_not_bound(error: OSError) -> str:
+    """The system's reason alone: the event loop's text repeats the address."""
+    if error.errno is None or isinstance(error, socket.gaierror):  # whose numbers are not the system's
+        return error.strerror or str(error)
+    reason = os.strerror(error.errno).lower()
+    return f"{reason}; choose another with --port" if error.errno == errno.EADDRINUSE else reason
 
 
 def _is_loopback(host: str) -> bool:
