@@ -148,6 +148,37 @@ def test_wrong_answers_are_failed_stages_that_say_what(make, body, says):
     assert str(caught.value) == f"stage 'm': {says}"
 
 
+@pytest.mark.parametrize(
+    ("answer", "says"),
+    [
+        ("[1]", "expected a dict of arrays, got list"),
+        ("{'z': t['x'][:, 0]}", "output 'y' is missing; the code returned z"),
+        ("{'y': t['x'][:, 0], 'z': 1}", "unknown output 'z'; declared are y"),
+        ("{'y': [0, 0]}", "output 'y': expected 1 rows as in the input, got 2"),
+        ("{'y': t['x']}", "output 'y': expected shape [-1], got [1, 2]"),
+        ("{'y': t['x'][:, 0] * 1j}", "output 'y': expected FP32, got complex64"),
+    ],
+)
+def test_a_warm_up_that_breaks_the_declaration_fails_the_load(make, answer, says):
+    backend = make(f"def model(t):\n    return {answer}\n")
+    backend.load()
+    with pytest.raises(LoadFailed) as caught:
+        backend.warm()
+    assert str(caught.value) == f"model 'm': on a row of zeros: {says}"
+
+
+@pytest.mark.parametrize(
+    "error", ["ValueError('all zero')", "InvalidInput('all zero')", "StageFailed('a', 'all zero')"]
+)
+def test_code_may_refuse_the_row_of_zeros(make, caplog, error):
+    backend = make(f"from headrace.errors import InvalidInput, StageFailed\ndef model(t):\n    raise {error}\n")
+    backend.load()
+    backend.warm()
+    (line,) = caplog.messages
+    assert line.startswith("model 'm': warm-up input refused, the first request will be slower: ")
+    assert line.endswith("all zero")
+
+
 def test_lists_and_wider_floats_become_the_declared_dtype(make):
     backend = make(
         "def model(t):\n    return {'y': [1, 2, 3], 'z': t['x'][:, 0].astype('f8'), 'more': 1}\n",

@@ -73,12 +73,10 @@ class PythonBackend:
         self._infer = infer
 
     def warm(self) -> None:
-        """Call the user's `warm` (its error fails the load); without one, run a row of zeros and log a refusal."""
+        """Call the user's `warm` (its error fails the load). Without one, run a row of zeros: the code may refuse it,
+        which is logged, but an answer that is not what `headrace.toml` declares fails the load."""
         if not hasattr(self._model, "warm"):
-            try:
-                self.infer(example(self.inputs))
-            except HeadraceError as error:
-                _log.warning("model %r: warm-up input refused, the first request will be slower: %s", self.name, error)
+            self._warm(example(self.inputs))
             return
         try:
             self._hook("warm")
@@ -86,20 +84,11 @@ class PythonBackend:
             raise LoadFailed(f"model {self.name!r}: warm: {type(error).__name__}: {error}") from error
 
     def infer(self, tensors: Tensors, /) -> Tensors:
-        infer = self._infer
-        if infer is None:
-            raise Unavailable(f"model {self.name!r} is not loaded")
-        check_tensors(self.inputs, tensors)
+        answer = self._run(tensors)
         try:
-            answer = infer(tensors)
-        except HeadraceError:
-            raise
-        except (Exception, SystemExit) as error:
-            raise StageFailed(self.name, f"{type(error).__name__}: {error}") from error
-        if not isinstance(answer, Mapping):
-            raise StageFailed(self.name, f"expected a dict of arrays, got {type(answer).__name__}")
-        rows = next((len(tensors[spec.name]) for spec in self.inputs if spec.shape[:1] == (-1,)), None)
-        return {spec.name: self._output(spec, answer, rows) for spec in self.outputs}
+            return self._declared(answer, tensors)
+        except _NotAsDeclared as error:
+            raise StageFailed(self.name, str(error)) from error.__cause__
 
     def drain(self) -> None:
         self._hook("drain")
@@ -120,28 +109,65 @@ class PythonBackend:
         if hook is not None and not inspect.isfunction(self._model):
             hook()
 
-    def _output(self, spec: TensorSpec, answer: Mapping[str, Any], rows: int | None) -> Array:
-        if spec.name not in answer:
-            have = ", ".join(map(str, answer)) or "nothing"
-            raise StageFailed(self.name, f"output {spec.name!r} is missing; the code returned {have}")
-        value = answer[spec.name]
+    def _warm(self, row: Tensors) -> None:
         try:
-            array: Array = np.asarray(value, None if isinstance(value, np.ndarray) else spec.dtype)
-        except (TypeError, ValueError) as error:
-            raise StageFailed(self.name, f"output {spec.name!r}: not an array of {datatype(spec.dtype)}") from error
-        if array.dtype != spec.dtype:
-            if not np.can_cast(array.dtype, spec.dtype, "same_kind"):
-                want, got = datatype(spec.dtype), datatype(array.dtype)
-                raise StageFailed(self.name, f"output {spec.name!r}: expected {want}, got {got}")
-            array = array.astype(spec.dtype)
-        shape = spec.shape
-        fits = not shape or (
-            array.ndim == len(shape) and all(want in (-1, got) for want, got in zip(shape, array.shape, strict=True))
-        )
-        if not fits:
-            raise StageFailed(self.name, f"output {spec.name!r}: expected shape {list(shape)}, got {list(array.shape)}")
-        if rows is not None and shape[:1] == (-1,) and len(array) != rows:
-            raise StageFailed(
-                self.name, f"output {spec.name!r}: expected {rows} rows as in the input, got {len(array)}"
-            )
-        return array
+            answer = self._run(row)
+        except HeadraceError as error:
+            _log.warning("model %r: warm-up input refused, the first request will be slower: %s", self.name, error)
+            return
+        try:
+            self._declared(answer, row)
+        except _NotAsDeclared as error:
+            raise LoadFailed(f"model {self.name!r}: on a row of zeros: {error}") from error.__cause__
+        if unknown := [name for name in answer if name not in {spec.name for spec in self.outputs}]:
+            declared = ", ".join(spec.name for spec in self.outputs)
+            names = ", ".join(map(repr, unknown))
+            raise LoadFailed(f"model {self.name!r}: on a row of zeros: unknown output {names}; declared are {declared}")
+
+    def _run(self, tensors: Tensors) -> Any:
+        infer = self._infer
+        if infer is None:
+            raise Unavailable(f"model {self.name!r} is not loaded")
+        check_tensors(self.inputs, tensors)
+        try:
+            return infer(tensors)
+        except HeadraceError:
+            raise
+        except (Exception, SystemExit) as error:
+            raise StageFailed(self.name, f"{type(error).__name__}: {error}") from error
+
+    def _declared(self, answer: Any, tensors: Tensors) -> Tensors:
+        """The declared outputs of what the code returned; others are dropped."""
+        if not isinstance(answer, Mapping):
+            raise _NotAsDeclared(f"expected a dict of arrays, got {type(answer).__name__}")
+        rows = next((len(tensors[spec.name]) for spec in self.inputs if spec.shape[:1] == (-1,)), None)
+        return {spec.name: _output(spec, answer, rows) for spec in self.outputs}
+
+
+class _NotAsDeclared(Exception):
+    """The code's answer breaks the declaration in `headrace.toml`; says where."""
+
+
+def _output(spec: TensorSpec, answer: Mapping[str, Any], rows: int | None) -> Array:
+    if spec.name not in answer:
+        have = ", ".join(map(str, answer)) or "nothing"
+        raise _NotAsDeclared(f"output {spec.name!r} is missing; the code returned {have}")
+    value = answer[spec.name]
+    try:
+        array: Array = np.asarray(value, None if isinstance(value, np.ndarray) else spec.dtype)
+    except (TypeError, ValueError) as error:
+        raise _NotAsDeclared(f"output {spec.name!r}: not an array of {datatype(spec.dtype)}") from error
+    if array.dtype != spec.dtype:
+        if not np.can_cast(array.dtype, spec.dtype, "same_kind"):
+            want, got = datatype(spec.dtype), datatype(array.dtype)
+            raise _NotAsDeclared(f"output {spec.name!r}: expected {want}, got {got}")
+        array = array.astype(spec.dtype)
+    shape = spec.shape
+    fits = not shape or (
+        array.ndim == len(shape) and all(want in (-1, got) for want, got in zip(shape, array.shape, strict=True))
+    )
+    if not fits:
+        raise _NotAsDeclared(f"output {spec.name!r}: expected shape {list(shape)}, got {list(array.shape)}")
+    if rows is not None and shape[:1] == (-1,) and len(array) != rows:
+        raise _NotAsDeclared(f"output {spec.name!r}: expected {rows} rows as in the input, got {len(array)}")
+    return array
