@@ -56,6 +56,11 @@ class HeadraceError(Exception):
     http_status: ClassVar[int] = 500
     grpc_status: ClassVar[str] = "INTERNAL"
 
+    def __str__(self) -> str:
+        """The message, always encodable: a text from outside may hold lone surrogates."""
+        text = super().__str__()
+        return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode("utf-8")
+
     def __reduce__(self) -> tuple[Any, ...]:
         """Errors cross process boundaries whatever their constructors take."""
         return _revive, (type(self), self.args, self.__dict__.copy())

@@ -157,8 +157,11 @@ class Model:
 
     def _release(self) -> None:
         self._executor.shutdown(wait=True)
-        self._backend.drain()
-        self._backend.free()
+        for step in (self._backend.drain, self._backend.free):
+            try:
+                step()
+            except BaseException:  # user code; even its sys.exit must neither end the server nor keep the rest unfreed
+                _log.exception("model %r: %s failed", self.name, step.__name__)
 
     def _rows(self, tensors: Tensors) -> int:
         if not self.joinable:

@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.core.context import Context
-from headrace.serve.codec.http import SCRATCH_BYTES, HttpProtocol
+from headrace.serve.codec.http import HttpProtocol
 from headrace.serve.codec.message import Limits, Response
+from headrace.serve.codec.reader import SCRATCH_BYTES
 
 
 class Echo:
@@ -26,8 +27,7 @@ class Echo:
         self.statuses = []
         self.aligned = None
 
-    @property
-    def now(self):
+    def clock(self):
         return time.monotonic()
 
     def date(self):
@@ -188,6 +188,8 @@ async def test_http_1_0_and_connection_close_end_the_connection():
         (b"nonsense\r\n\r\n", 400),
         (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", 400),
         (b"GET / HTTP/9.9\r\n\r\n", 400),
+        (b"GET / HTTP/1.1\r\n\r\n", 400),
+        (b"POST / HTTP/1.1\r\nhost: x\r\ntransfer-encoding: gzip, chunked\r\n\r\n0\r\n\r\n", 400),
         (b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: -5\r\n\r\n", 400),
         (b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 5\r\ncontent-length: 6\r\n\r\nhello", 400),
         (b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 5\r\ntransfer-encoding: chunked\r\n\r\nhello", 400),
@@ -270,8 +272,11 @@ async def test_a_client_that_does_not_read_is_cut():
     async with serving(write_timeout_s=0.01) as (app, port), client(port) as (_, writer):
         writer.transport.pause_reading()
         writer.write(b"GET /big HTTP/1.1\r\nhost: x\r\n\r\n" * 8)
-        await until(lambda: any(connection._paused_at for connection in app.connections))
-        await asyncio.sleep(0.05)
+        await until(lambda: any(connection._paused for connection in app.connections))
+        for _ in range(2):  # seen stuck, then still stuck
+            for connection in list(app.connections):
+                connection.sweep(time.monotonic())
+            await asyncio.sleep(0.05)
         for connection in list(app.connections):
             connection.sweep(time.monotonic())
         await until(lambda: not app.connections)
@@ -315,3 +320,77 @@ def test_no_bytes_bring_a_connection_down(data):
                 assert (await read_response(reader))[2] == b"still here"
 
     uvloop.run(scenario())
+
+
+UPGRADE = "connection: upgrade\r\nupgrade: x\r\n"
+
+
+@pytest.mark.parametrize(
+    ("extra", "length", "status"),
+    [(UPGRADE, 99_999_999, 413), (UPGRADE + "a: " + "b" * 60_000 + "\r\n", 2, 431)],
+)
+async def test_a_refused_upgrade_hurts_nobody_else(extra, length, status):
+    head = f"GET / HTTP/1.1\r\nhost: x\r\n{extra}content-length: {length}\r\n\r\n".encode()
+    async with serving() as (app, port):
+        async with client(port) as (reader, writer):
+            writer.write(head + b"{}")
+            assert (await read_response(reader))[0] == status
+        assert app.statuses == []  # it was never handed to the application
+        for size in (5, 100_000):
+            async with client(port) as (reader, writer):
+                writer.write(post(b"x" * size))
+                assert len((await read_response(reader))[2]) == size
+
+
+@pytest.mark.parametrize("extra", ["", UPGRADE])
+async def test_a_thousand_pipelined_requests_are_all_answered(extra):
+    async with serving() as (app, port), client(port) as (reader, writer):
+        writer.write(post(b"first", "/hold") + b"".join(post(b"%d" % i, extra=extra) for i in range(1000)))
+        await until(lambda: app.held)
+        app.held[0].respond(Response((b"first",)))
+        assert (await read_response(reader))[2] == b"first"
+        for i in range(1000):
+            assert (await read_response(reader))[2] == b"%d" % i
+
+
+async def test_trailers_do_not_pass_for_headers():
+    seen = []
+    async with serving() as (app, port), client(port) as (reader, writer):
+        handle = app.handle
+
+        def spy(request):
+            seen.append(request.headers)
+            handle(request)
+
+        app.handle = spy
+        head = b"POST / HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n"
+        writer.write(head + b"1\r\na\r\n0\r\nauthorization: Bearer t\r\n\r\n")
+        assert (await read_response(reader))[2] == b"a"
+    assert b"authorization" not in seen[0]
+
+
+async def test_endless_trailers_and_chunk_framing_are_cut():
+    head = b"POST / HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n"
+    extension = b";" + b"e" * 15_000
+    for flood in (b"0\r\n" + b"t: v\r\n" * 200_000, b"".join(b"1%b\r\na\r\n" % extension for _ in range(100))):
+        async with serving() as (_, port), client(port) as (reader, writer):
+            with contextlib.suppress(ConnectionError):
+                for at in range(0, len(flood), 50_000):
+                    writer.write((head if at == 0 else b"") + flood[at : at + 50_000])
+                    await writer.drain()
+                    await asyncio.sleep(0)
+            assert (await read_response(reader))[0] in (400, 431)
+
+
+async def test_many_tiny_chunks_cost_no_more_than_their_bytes():
+    async with serving() as (_, port), client(port) as (reader, writer):
+        writer.write(b"POST / HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n")
+        writer.write(b"2\r\nab\r\n" * 100_000 + b"0\r\n\r\n")
+        assert (await read_response(reader))[2] == b"ab" * 100_000
+
+
+async def test_the_absolute_form_is_understood():
+    async with serving() as (app, port), client(port) as (_, writer):
+        writer.write(b"GET http://x:1/hold?a=b HTTP/1.1\r\nhost: x\r\n\r\n")
+        await until(lambda: app.held)
+        assert (app.held[0].path, app.held[0].query) == ("/hold", "a=b")

@@ -288,3 +288,16 @@ async def test_answered_work_holds_no_tensors_until_its_deadline():
         del first, expired
         gc.collect()
         assert [ref() for ref in kept] == [None, None]
+
+
+async def test_an_answer_that_cannot_be_delivered_costs_the_others_nothing(caplog):
+    def explode(result, error):
+        raise RuntimeError("the one who is told fails")
+
+    async with Harness(double, execution="inline", max_batch=8) as harness:
+        before = harness.submit(np.ones((1, 2)))
+        harness.batcher.submit(Work({"x": np.ones((1, 2))}, 1, Context("bad"), explode, lambda error, seconds: None))
+        after = harness.submit(np.ones((1, 2)))
+        np.testing.assert_array_equal(await before, [[2, 2]])
+        np.testing.assert_array_equal(await after, [[2, 2]])
+    assert "bad" in caplog.text

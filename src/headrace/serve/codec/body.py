@@ -21,11 +21,12 @@ class Body:
             arrives, so a client that announces much and sends little costs address space, not memory.
     """
 
-    __slots__ = ("_chunks", "buffer", "received")
+    __slots__ = ("_joined", "_single", "buffer", "received")
 
     def __init__(self, length: int = 0, lead: int = 0) -> None:
         self.received = 0
-        self._chunks: list[bytes] = []
+        self._single = b""
+        self._joined: bytearray | None = None
         self.buffer: memoryview | None = None
         if length >= DIRECT_BODY_BYTES:
             self.reserve(length, lead)
@@ -41,16 +42,20 @@ class Body:
         """All announced bytes of a large body are here."""
         return self.buffer is not None and self.received == len(self.buffer)
 
-    def append(self, chunk: bytes | memoryview) -> None:
-        """Take a piece that came through the parser."""
+    def append(self, chunk: bytes) -> None:
+        """Take a piece that came through the parser. Many tiny pieces cost no more than their bytes."""
         end = self.received + len(chunk)
         if self.buffer is not None:
             self.buffer[self.received : end] = chunk
+        elif self.received == 0:
+            self._single = chunk
         else:
-            self._chunks.append(bytes(chunk))
+            if self._joined is None:
+                self._joined = bytearray(self._single)
+            self._joined += chunk
         self.received = end
 
     def take(self) -> bytes | memoryview:
         if self.buffer is not None:
             return self.buffer
-        return self._chunks[0] if len(self._chunks) == 1 else b"".join(self._chunks)
+        return self._single if self._joined is None else memoryview(self._joined)

@@ -1,9 +1,8 @@
 """HTTP/1.1 on one socket: bytes in, `Request` out to the application, `Response` back in request order.
 
-Parsing is llhttp's (through httptools); this file owns what surrounds it: limits, pipelining, lingering close, and the
-receive path. A large body is received straight into its own buffer (no copy in user space), laid out so that the first
-binary tensor starts on a 64-byte boundary. Measured against ASGI servers, which spend most of a small request on a
-task and four coroutine switches, this is about three times faster (`headrace bench serve`).
+Reading is in `reader.py`; this file owns the socket: pipelining, order, slow peers, lingering close. Measured against
+ASGI servers, which spend most of a small request on a task and four coroutine switches, this is about three times
+faster (`headrace bench serve`).
 """
 
 from __future__ import annotations
@@ -12,29 +11,17 @@ import asyncio
 from collections import deque
 from typing import cast
 
-import httptools
-
-from headrace.errors import HeadraceError, InvalidInput, PayloadTooLarge, Unavailable
+from headrace.errors import HeadraceError, Unavailable
 from headrace.serve.codec.application import Application
-from headrace.serve.codec.body import DIRECT_BODY_BYTES, Body
-from headrace.serve.codec.message import (
-    REASONS,
-    HeadersTooLarge,
-    Request,
-    RequestTimeout,
-    Response,
-    error_response,
-)
+from headrace.serve.codec.body import DIRECT_BODY_BYTES
+from headrace.serve.codec.message import REASONS, Request, RequestTimeout, Response, error_response
+from headrace.serve.codec.reader import RequestReader
 
-__all__ = ["SCRATCH_BYTES", "HttpProtocol"]
-
-SCRATCH_BYTES = 256 * 1024
-"""Size of the receive buffer that all connections of a server share."""
+__all__ = ["HttpProtocol"]
 
 STATUS_LINES = {status: f"HTTP/1.1 {status} {reason}\r\n" for status, reason in REASONS.items()}
 CLOSE = "connection: close\r\n"
-NO_BODY = Body()
-"""Stands where no body is expected; never written to."""
+CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 LINGER_S = 2.0
 """How long the input of a refused request is discarded before its connection is cut."""
@@ -47,23 +34,16 @@ class HttpProtocol(asyncio.BufferedProtocol):
         self.peer = ""
         self._app = app
         self._transport: asyncio.Transport = cast(asyncio.Transport, None)
-        self._parser = httptools.HttpRequestParser(self)
-        self._target = b""
-        self._headers: dict[bytes, bytes] = {}
-        self._header_bytes = 0  # of the parsed head
-        self._counting = False
-        self._head_bytes = 0  # fed to the parser since the head began, parsed or not
-        self._incoming: Request | None = None
-        self._body = NO_BODY
-        self._upgrade = False
+        self._reader = RequestReader(app.limits, app.clock, self._deliver, self._expect)
         self._queue: deque[Request] = deque()
         self._busy: Request | None = None
+        self._handing_out = False
         self._fault: HeadraceError | None = None
         self._discarding = False
-        self._paused_at: float | None = None
-        self._since = self._app.now
-        self._progress = self._since
-        self._in_head = False
+        self._paused = False
+        self._since_s = app.clock()
+        self._unsent = 0
+        self._unsent_since_s = self._since_s
 
     # -- connection ---------------------------------------------------------------------------------------------
 
@@ -86,144 +66,62 @@ class HttpProtocol(asyncio.BufferedProtocol):
                 request.ctx.cancel()
 
     def eof_received(self) -> bool:
+        """A client that has closed its side is taken for gone, and its work is cancelled; most who do so are."""
         return False
 
     def pause_writing(self) -> None:
-        self._paused_at = self._app.now
+        self._paused = True
 
     def resume_writing(self) -> None:
-        self._paused_at = None
-        self._next()
+        self._paused = False
+        self._hand_out()
 
-    # -- bytes in -----------------------------------------------------------------------------------------------
+    # -- bytes in, requests out -----------------------------------------------------------------------------------
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        body = self._body
-        return self._app.scratch if body.buffer is None or self._discarding else body.buffer[body.received :]
+        buffer = None if self._discarding else self._reader.buffer
+        return self._app.scratch if buffer is None else buffer
 
     def buffer_updated(self, nbytes: int) -> None:
         if self._discarding:
             return
-        body = self._body
-        if body.buffer is None:
-            self._feed(self._app.scratch[:nbytes])
-            return
-        body.received += nbytes
-        self._progress = self._app.now
-        if body.complete:
-            self._parser = httptools.HttpRequestParser(self)  # the old one still waits for the bytes it did not see
-            self._complete()
-
-    def _feed(self, data: memoryview) -> None:
-        # A head that came in one short read is within its limit; only longer ones are added up header by header.
-        self._counting = self._head_bytes + len(data) > self._app.limits.max_header_bytes
-        try:
-            self._parser.feed_data(data)
-        except httptools.HttpParserUpgrade as upgrade:
-            self._ignore_upgrade(bytes(data[upgrade.args[0] :]))
-        except httptools.HttpParserError as error:
-            self._fault = self._fault or InvalidInput(f"not a valid HTTP/1.1 request: {error}")
-        if self._fault is not None:
-            self._reject(self._fault)
-            return
-        if self._in_head:
-            self._head_bytes += len(data)
-            if self._head_bytes > self._app.limits.max_header_bytes + SCRATCH_BYTES:
-                self._reject(self._headers_too_large())
-
-    def _headers_too_large(self) -> HeadersTooLarge:
-        return HeadersTooLarge(f"request line and headers exceed {self._app.limits.max_header_bytes} bytes")
-
-    # -- parser callbacks (an exception here would be swallowed into a parser error, so faults are noted instead) ----
-
-    def on_message_begin(self) -> None:
-        self._target = b""
-        self._headers = {}
-        self._header_bytes = self._head_bytes = 0
-        self._in_head = True
-        self._since = self._app.now
-
-    def on_url(self, url: bytes) -> None:
-        self._target += url
-        self._header_bytes += len(url)
-        if self._header_bytes > self._app.limits.max_header_bytes:
-            self._fault = self._headers_too_large()
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        name = name.lower()
-        headers = self._headers
-        headers[name] = headers[name] + b", " + value if name in headers else value
-        if self._counting:
-            self._header_bytes += len(name) + len(value)
-            if self._header_bytes > self._app.limits.max_header_bytes:
-                self._fault = self._headers_too_large()
-
-    def on_headers_complete(self) -> None:
-        parser, headers = self._parser, self._headers
-        self._in_head = False
-        request = Request(self, parser.get_method(), self._target, headers)
-        request.keep_alive = parser.should_keep_alive()
-        self._incoming = request
-        self._upgrade = parser.should_upgrade()
-        self._since = self._progress = self._app.now
-        length = int(headers.get(b"content-length", b"0")) if not self._fault else 0
-        if length > self._app.limits.max_body_bytes:
-            self._fault = PayloadTooLarge(
-                f"body of {length} bytes; at most {self._app.limits.max_body_bytes} are accepted"
-            )
-        if self._fault is not None:
-            return
-        lead = headers.get(b"inference-header-content-length", b"") if length >= DIRECT_BODY_BYTES else b""
-        self._body = Body(length, int(lead) if lead.isdigit() and len(lead) < 12 else 0)
-        if b"expect" in headers and headers[b"expect"].lower() == b"100-continue":
-            self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-
-    def on_body(self, chunk: bytes) -> None:
-        if self._fault is not None:
-            return
-        if self._body.received + len(chunk) > self._app.limits.max_body_bytes:
-            self._fault = PayloadTooLarge(f"body longer than {self._app.limits.max_body_bytes} bytes")
+        reader = self._reader
+        if reader.buffer is not None:
+            reader.landed(nbytes)
         else:
-            self._body.append(chunk)
-            self._progress = self._app.now
+            reader.feed(self._app.scratch[:nbytes])
+            if reader.fault is not None:
+                self._reject(reader.fault)
 
-    def on_message_complete(self) -> None:
-        if not self._upgrade and self._fault is None:
-            self._complete()
+    def _expect(self) -> None:
+        self._transport.write(CONTINUE)
 
-    def _ignore_upgrade(self, rest: bytes) -> None:
-        """Serve a request that offers another protocol as plain HTTP/1.1: its body begins right after the head."""
-        self._upgrade = False
-        self._parser = httptools.HttpRequestParser(self)
-        request = self._incoming
-        if request is None or b"transfer-encoding" in request.headers:
-            self._fault = InvalidInput("a chunked request cannot ask for a protocol upgrade")
-            return
-        length = int(request.headers.get(b"content-length", b"0"))
-        if self._body.buffer is None:
-            self._body.reserve(length)
-        self._body.append(rest[:length])
-        if self._body.complete:
-            self._complete()
-            if rest[length:]:
-                self._feed(memoryview(rest[length:]))
-
-    # -- requests out, responses back ------------------------------------------------------------------------------
-
-    def _complete(self) -> None:
-        request = self._incoming
-        assert request is not None
-        request.body = self._body.take()
-        self._incoming = None
-        self._body = NO_BODY
-        self._since = self._app.now
-        if self._busy is not None or self._paused_at is not None:
+    def _deliver(
+        self, method: bytes, target: bytes, headers: dict[bytes, bytes], keep_alive: bool, body: bytes | memoryview
+    ) -> None:
+        request = Request(self, method, target, headers, keep_alive, body)
+        if self._busy is not None or self._paused:
             self._queue.append(request)
             if len(self._queue) >= self._app.limits.max_pipelined:
                 self._transport.pause_reading()
             return
         self._busy = request
         self._app.handle(request)
+
+    def _hand_out(self) -> None:
+        """Hand queued requests to the application, one after the other is answered."""
+        if self._handing_out:  # called from an answer given at once, below in the stack: the loop there goes on
+            return
+        self._handing_out = True
+        while self._queue and self._busy is None and not self._paused and not self._discarding:
+            request = self._queue.popleft()
+            if len(self._queue) < self._app.limits.max_pipelined:
+                self._transport.resume_reading()
+            self._busy = request
+            self._app.handle(request)
+        self._handing_out = False
+
+    # -- responses back -------------------------------------------------------------------------------------------
 
     def respond(self, request: Request, response: Response) -> None:
         if request is not self._busy:
@@ -235,20 +133,12 @@ class HttpProtocol(asyncio.BufferedProtocol):
         if not keep:
             self._close_gently()
             return
-        self._since = self._app.now
+        self._since_s = self._app.clock()
         if self._queue:
-            self._next()
+            self._hand_out()
 
     def fail(self, request: Request, error: Exception) -> None:
         self._app.fail(request, error)
-
-    def _next(self) -> None:
-        if self._queue and self._busy is None and self._paused_at is None and not self._discarding:
-            request = self._queue.popleft()
-            if len(self._queue) < self._app.limits.max_pipelined:
-                self._transport.resume_reading()
-            self._busy = request
-            self._app.handle(request)
 
     def _send(self, response: Response, keep: bool, head_only: bool = False) -> None:
         if self._transport.is_closing():
@@ -273,8 +163,6 @@ class HttpProtocol(asyncio.BufferedProtocol):
         """Answer a request that never became one, then close; a request being answered is finished first."""
         self._fault = error
         self._discarding = True
-        self._incoming = None
-        self._body = NO_BODY
         self._queue.clear()
         if self._busy is None:
             self._send(error_response(error), keep=False)
@@ -283,7 +171,7 @@ class HttpProtocol(asyncio.BufferedProtocol):
     def _close_gently(self) -> None:
         """Close once all is sent; after a fault keep discarding input for a moment, since closing on unread bytes
         would reset the connection before the client has read the answer."""
-        self._since = self._app.now
+        self._since_s = self._app.clock()
         if self._fault is None:
             self._transport.close()
         elif self._transport.can_write_eof() and not self._transport.is_closing():
@@ -291,27 +179,34 @@ class HttpProtocol(asyncio.BufferedProtocol):
 
     # -- time --------------------------------------------------------------------------------------------------
 
-    def sweep(self, now: float) -> None:
+    def sweep(self, now_s: float) -> None:
         """Cut a peer that is too slow; called about once a second with `time.monotonic()`."""
-        limits = self._app.limits
-        if self._discarding:
-            if self._busy is None and now - self._since > LINGER_S:
-                self._transport.abort()
-        elif self._paused_at is not None and now - self._paused_at > limits.write_timeout_s:
+        limits, reader = self._app.limits, self._reader
+        if self._stuck(now_s):
             self._transport.abort()
-        elif self._in_head and now - self._since > limits.header_timeout_s:
+        elif self._discarding:
+            if self._busy is None and now_s - self._since_s > LINGER_S:
+                self._transport.abort()
+        elif reader.in_head and now_s - reader.since_s > limits.header_timeout_s:
             self._reject(RequestTimeout(f"headers not complete within {limits.header_timeout_s:g} s"))
-        elif self._incoming is not None:
-            silent, took = now - self._progress, now - self._since
-            if silent > limits.body_timeout_s or (
-                took > limits.body_timeout_s and self._body.received < took * limits.min_body_rate
-            ):
-                self._reject(RequestTimeout(f"body too slow: {self._body.received} bytes in {took:.1f} s"))
-        elif self._busy is None and (self._app.draining or now - self._since > limits.keep_alive_s):
+        elif reader.in_body:
+            silent_s, took_s = now_s - reader.progress_s, now_s - reader.since_s
+            slow = took_s > limits.body_timeout_s and reader.received < took_s * limits.min_body_rate
+            if silent_s > limits.body_timeout_s or slow:
+                self._reject(RequestTimeout(f"body too slow: {reader.received} bytes in {took_s:.1f} s"))
+        elif self._busy is None and (self._app.draining or now_s - self._since_s > limits.keep_alive_s):
             self._transport.close()
 
+    def _stuck(self, now_s: float) -> bool:
+        """Whether the client has taken nothing of what waits to be sent for `write_timeout_s`."""
+        unsent = self._transport.get_write_buffer_size()
+        if unsent == 0 or unsent != self._unsent:
+            self._unsent, self._unsent_since_s = unsent, now_s
+            return False
+        return now_s - self._unsent_since_s > self._app.limits.write_timeout_s
+
     def idle(self) -> bool:
-        return self._busy is None and self._incoming is None and not self._queue
+        return self._busy is None and not self._reader.in_body and not self._queue
 
     def close(self) -> None:
         self._transport.close()

@@ -74,7 +74,7 @@ class Request:
         body: The whole body; a large one is a view of its own buffer.
         ctx: Set by the application; cancelled when the client goes away.
         route: Path pattern of the route that answers, "" when there is none.
-        started_s: `time.perf_counter()` when the head was complete.
+        started_s: `time.perf_counter()` when the request was complete.
     """
 
     __slots__ = (
@@ -90,21 +90,32 @@ class Request:
         "target",
     )
 
-    def __init__(self, connection: Connection, method: bytes, target: bytes, headers: dict[bytes, bytes]) -> None:
+    def __init__(
+        self,
+        connection: Connection,
+        method: bytes,
+        target: bytes,
+        headers: dict[bytes, bytes],
+        keep_alive: bool,
+        body: bytes | memoryview,
+    ) -> None:
         self._connection = connection
         self.method = method
         self.target = target
         self.headers = headers
-        self.body: bytes | memoryview = b""
+        self.body = body
         self.ctx: Context | None = None
-        self.keep_alive = True
+        self.keep_alive = keep_alive
         self.route = ""
         self.span: Span | None = None
         self.started_s = time.perf_counter()
 
     @property
     def path(self) -> str:
-        return self.target.partition(b"?")[0].decode("latin-1")
+        path = self.target.partition(b"?")[0]
+        if path[:1] != b"/" and b"://" in path:  # the absolute form, which proxies send
+            path = b"/" + path.partition(b"://")[2].partition(b"/")[2]
+        return path.decode("latin-1")
 
     @property
     def query(self) -> str:
@@ -126,12 +137,18 @@ class Request:
         self._connection.fail(self, error)
 
 
+MAX_ERROR_CHARS = 2000
+
 _error_encoder = msgspec.json.Encoder()
 
 
 def error_response(error: HeadraceError, request_id: str = "") -> Response:
     """The JSON body every error has: what went wrong, its class, and the request it belongs to."""
-    body = {"error": str(error), "type": type(error).__name__}
+    text = str(error)
+    body = {
+        "error": text if len(text) <= MAX_ERROR_CHARS else f"{text[:MAX_ERROR_CHARS]} …",
+        "type": type(error).__name__,
+    }
     if request_id:
         body["request_id"] = request_id
     retry = getattr(error, "retry_after_s", None)

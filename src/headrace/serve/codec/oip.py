@@ -23,6 +23,7 @@ __all__ = ["JSON_HEADER", "InferInput", "InferOutput", "InferRequest", "Requeste
 
 JSON_HEADER = "Inference-Header-Content-Length"
 MAX_ELEMENTS = 1 << 31
+MAX_DIMENSIONS = 32
 
 
 class InferInput(msgspec.Struct):
@@ -105,6 +106,12 @@ def decode(body: bytes | memoryview, header_length: str = "") -> tuple[InferRequ
         request = _request_decoder.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise InvalidInput(f"body: {error}") from None
+    except RecursionError:
+        raise InvalidInput("body: nested too deeply") from None
+    if request.outputs:
+        names = [output.name for output in request.outputs]
+        if len(set(names)) < len(names):
+            raise InvalidInput("outputs: an output is named twice")
     tensors: Tensors = {}
     offset = 0
     for index, item in enumerate(request.inputs):
@@ -114,8 +121,10 @@ def decode(body: bytes | memoryview, header_length: str = "") -> tuple[InferRequ
         dtype = DTYPES.get(item.datatype)
         if dtype is None:
             raise InvalidInput(f"{where}: unknown datatype {item.datatype!r}; expected one of {', '.join(DTYPES)}")
-        if min(item.shape, default=0) < 0:
-            raise InvalidInput(f"{where}: shape {item.shape} has a negative dimension")
+        if len(item.shape) > MAX_DIMENSIONS:
+            raise InvalidInput(f"{where}: {len(item.shape)} dimensions; at most {MAX_DIMENSIONS} are accepted")
+        if item.shape and not 0 <= min(item.shape) <= max(item.shape) <= MAX_ELEMENTS:
+            raise InvalidInput(f"{where}: shape {item.shape} has a negative dimension, or one above {MAX_ELEMENTS}")
         count = math.prod(item.shape)
         if count > MAX_ELEMENTS:
             raise InvalidInput(f"{where}: shape {item.shape} has {count} elements; at most {MAX_ELEMENTS} are accepted")
@@ -161,7 +170,10 @@ def _from_json(raw: msgspec.Raw, dtype: np.dtype[Any], shape: list[int], count: 
     try:
         data = decoder.decode(raw)
     except msgspec.ValidationError as error:
-        nested = _any_decoder.decode(raw)
+        try:
+            nested = _any_decoder.decode(raw)
+        except (msgspec.DecodeError, RecursionError):
+            nested = None
         if not isinstance(nested, list) or not any(isinstance(item, list) for item in nested):
             raise InvalidInput(f"{where}.data: {error}") from None
         data = _flatten(nested, shape, flat_type, where)

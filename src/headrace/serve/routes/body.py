@@ -46,6 +46,8 @@ def json_body(request: Request, kind: type[T], max_bytes: int) -> T:
         return msgspec.json.decode(body_of(request, max_bytes) or b"{}", type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise InvalidInput(f"body: {error}") from None
+    except RecursionError:
+        raise InvalidInput("body: nested too deeply") from None
 
 
 def json_response(value: Any) -> Response:

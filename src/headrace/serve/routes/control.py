@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hmac
+import re
 from typing import Any
 
 import msgspec
@@ -16,7 +17,7 @@ from headrace.serve.routes.body import json_body, json_response, operation
 __all__ = ["ControlGuard", "control_routes"]
 
 MAX_BODY_BYTES = 64 * 1024
-LOCAL_HOSTS = frozenset({"localhost", "127.0.0.1", "[::1]", "::1"})
+LOCAL_HOSTS = frozenset({"localhost", "127.0.0.1", "[::1]"})
 
 
 class IndexRequest(msgspec.Struct):
@@ -47,8 +48,8 @@ class ControlGuard:
             return
         if not self._loopback:
             raise PermissionDenied("model control is off: the server is not bound to loopback and has no --token")
-        host = request.header(b"host").rsplit(":", 1)[0] if b"host" in request.headers else "localhost"
-        if b"origin" in request.headers or host.lower() not in LOCAL_HOSTS:
+        host = re.fullmatch(r"(\[::1\]|[^:@/]+)(?::\d*)?", request.header(b"host").strip().lower())
+        if b"origin" in request.headers or host is None or host[1] not in LOCAL_HOSTS:
             raise PermissionDenied("model control without a token is for local, non-browser clients only")
 
 

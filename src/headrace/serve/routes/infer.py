@@ -86,7 +86,7 @@ def _respond(request: Request, parts: tuple[bytes | memoryview, ...], headers: s
 def _refine(ctx: Context, asked: InferRequest, timeout_s: float) -> None:
     """Take the protocol's id, `timeout` (microseconds) and `priority` (1 is served first, 0, the default, last)."""
     if asked.id:
-        ctx.request_id = asked.id
+        ctx.request_id = asked.id[:128]
     parameters = asked.parameters
     if parameters:
         if parameters.get("sequence_id"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable
 from typing import TypeAlias
@@ -9,6 +10,8 @@ from typing import TypeAlias
 from headrace.core.context import Context
 from headrace.errors import DeadlineExceeded, HeadraceError
 from headrace.serve.protocol import Tensors
+
+_log = logging.getLogger(__name__)
 
 __all__ = ["Done", "Failed", "Work"]
 
@@ -45,7 +48,10 @@ class Work:
             if error is not None:
                 self.failed(error, time.perf_counter() - self.enqueued_s)
             done, self.done = self.done, _told
-            done(result, error)
+            try:
+                done(result, error)
+            except Exception:  # whoever is told must not take the rest of the batch down
+                _log.exception("request %s: its answer could not be delivered", self.ctx.request_id)
 
     def release(self) -> None:
         """Let go of the inputs, once no run reads them any more: a guarded deadline may hold the work much longer."""
