@@ -6,6 +6,10 @@ import pytest
 from typer.testing import CliRunner
 
 from headrace.cli import app, doctor
+from headrace.store.pull import pull_model
+from headrace.store.versions import ModelStore
+
+EMPTY = {"models": {}, "damaged": {}, "misconfigured": {}, "needs": {}}
 
 
 def run(*arguments):
@@ -27,7 +31,7 @@ def test_json_holds_the_same_facts(tmp_path):
     assert report["headrace"]["version"]
     assert report["machine"]["usable_cpus"] >= 1
     assert report["packages"]["numpy"]
-    assert report["repository"] == {"path": str(tmp_path), "exists": True, "models": {}, "damaged": {}}
+    assert report["repository"] == {"path": str(tmp_path), "exists": True, **EMPTY}
 
 
 def test_it_runs_as_a_command(tmp_path):
@@ -56,7 +60,7 @@ def test_models_and_what_is_wrong_with_them(tmp_path):
     assert "damaged" in text
     result = run("--repo", str(tmp_path))
     assert result.exit_code == 1
-    assert result.output.splitlines()[-1] == "verdict: not ready"
+    assert result.output.splitlines()[-1] == "verdict: not ready; cannot serve: astray, bare, flow"
 
 
 def test_a_missing_extra_is_shown_with_its_remedy(tmp_path, monkeypatch):
@@ -66,7 +70,39 @@ def test_a_missing_extra_is_shown_with_its_remedy(tmp_path, monkeypatch):
     assert not report["extras"]["onnx"]["present"]
     assert report["verdict"] == "ready"
     assert any("pip install 'headrace[onnx]'" in note for note in report["notes"])
-    assert "missing: pip install 'headrace[onnx]'" in "\n".join(doctor.describe(report))
+    lines = list(doctor.describe(report))
+    assert "missing: pip install 'headrace[onnx]'" in "\n".join(lines)
+    assert lines[-1] == "verdict: ready; cannot serve: ONNX models"
+
+
+def test_models_that_need_a_missing_extra_are_named_with_one_remedy(tmp_path, monkeypatch):
+    for name, config in (
+        ("net", 'backend = "onnx"\n'),
+        ("see", '[[stage]]\nop = "image.decode"\n[[stage]]\nop = "infer"\nwith = { model = "net" }\n'),
+        ("own", '[[stage]]\nop = "stages:f"\n'),
+    ):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "headrace.toml").write_text(config)
+    absent = ("onnxruntime", "pillow")
+    real = doctor._installed
+    monkeypatch.setattr(doctor, "_installed", lambda package: "" if package in absent else real(package))
+    report = doctor.examine(tmp_path)
+    assert report["repository"]["needs"] == {"net": ["onnx"], "own": [], "see": ["onnx", "vision"]}
+    assert report["problems"] == [
+        "net, see: the extras onnx, vision are missing; run: pip install 'headrace[onnx,vision]'"
+    ]
+    assert list(doctor.describe(report))[-1] == "verdict: not ready; cannot serve: net, see"
+
+
+def test_a_file_that_is_named_and_not_there_is_a_problem(tmp_path):
+    (tmp_path / "net.onnx").write_bytes(b"net")
+    repository = ModelStore(tmp_path / "models")
+    pull_model(repository, str(tmp_path / "net.onnx"), version="v1")
+    assert doctor.examine(repository.root)["problems"] == []
+    (repository.root / "net/headrace.toml").write_text('backend = "onnx"\nfile = "model.onnx"\n')
+    report = doctor.examine(repository.root)
+    assert any('`file = "model.onnx"`' in problem for problem in report["problems"])
+    assert report["cannot_serve"] == ["net"]
 
 
 def test_development_extras_are_not_shown():

@@ -1,10 +1,12 @@
 import json
+import os
+from types import SimpleNamespace
 
 import pytest
 from typer.testing import CliRunner
 
 from headrace.cli import app
-from headrace.errors import Conflict, IntegrityError, NotFound
+from headrace.errors import Conflict, IntegrityError, InvalidInput, NotFound
 from headrace.store.pull import pull_model
 from headrace.store.versions import ModelStore
 
@@ -35,8 +37,21 @@ def test_the_list_shows_name_version_size_and_source(repository, tmp_path):
     result = run()
     assert result.exit_code == 0
     lines = [line.split() for line in result.stdout.splitlines() if line.strip()]
-    assert ["net", "v2", "2", "kB", "not", "checked", (tmp_path / "net.onnx").as_uri()] in lines
+    assert ["net", "v2", "2", "kB", (tmp_path / "net.onnx").as_uri()] in lines
     assert ["p", "(pipeline)"] in lines
+    assert run("list").stdout == result.stdout
+    assert ["net", "v2", "2", "kB", "yes"] in [line.split()[:5] for line in run("list", "--verify").stdout.splitlines()]
+
+
+def test_on_a_terminal_a_long_source_is_cut_and_never_wrapped(repository, monkeypatch):
+    whole = run().stdout.splitlines()
+    assert max(map(len, whole)) > 40
+    monkeypatch.setattr("shutil.get_terminal_size", lambda: os.terminal_size((40, 24)))
+    monkeypatch.setattr("headrace.cli.models.sys", SimpleNamespace(stdout=SimpleNamespace(isatty=lambda: True)))
+    cut = run().stdout.splitlines()
+    assert max(map(len, cut)) == 40
+    assert len(cut) == len(whole)
+    assert next(line for line in cut if line.startswith("net")).endswith("…")
 
 
 def test_json_lists_the_same_facts(repository):
@@ -60,6 +75,19 @@ def test_verify_finds_damage_and_exits_1(repository):
     assert "expected sha256" in net["error"]
 
 
+def test_verify_sees_a_file_that_headrace_toml_names_and_is_not_there(repository):
+    (repository.root / "net/headrace.toml").write_text('backend = "onnx"\nfile = "model.onnx"\n')
+    result = run("--verify")
+    assert result.exit_code == 1
+    assert 'headrace.toml: `file = "model.onnx"`' in result.stderr
+
+
+def test_a_version_may_be_removed_by_either_form(repository):
+    assert run("remove", "net:v1").stdout == "net:v1: removed\n"
+    with pytest.raises(NotFound, match="it has: v2"):
+        run("remove", "net", "v1")
+
+
 def test_a_broken_model_does_not_hide_the_others(repository):
     (repository.root / "p/current").mkdir()
     result = run()
@@ -69,8 +97,16 @@ def test_a_broken_model_does_not_hide_the_others(repository):
 
 
 def test_switch(repository):
-    assert run("switch", "net", "v1").stdout == "net: v1 is current\n"
+    result = run("switch", "net", "v1")
+    assert result.stdout == "net: v1 is current\n"
+    assert "curl -sS -X POST http://127.0.0.1:8000/v2/repository/models/net/load" in result.stderr
     assert repository.current("net") == "v1"
+    assert run("switch", "net:v2").exit_code == 0
+    assert run("switch", "net:v1").exit_code == 0
+    with pytest.raises(InvalidInput, match="headrace models switch net VERSION; it has: v1, v2"):
+        run("switch", "net")
+    with pytest.raises(InvalidInput, match="'v2' is one too many"):
+        run("switch", "net:v1", "v2")
     with pytest.raises(NotFound, match="it has: v1, v2"):
         run("switch", "net", "v3")
     (repository.root / "net/v2/net.onnx").write_bytes(b"")
@@ -80,11 +116,13 @@ def test_switch(repository):
 
 
 def test_remove(repository):
-    with pytest.raises(Conflict, match="'v2' of model 'net' is current"):
+    with pytest.raises(
+        Conflict, match=r"'v2' of model 'net' is current; first run: headrace models switch net v1; .*--force"
+    ):
         run("remove", "net:v2")
-    with pytest.raises(Conflict):
+    with pytest.raises(Conflict, match="--force removes it all the same"):
         run("remove", "net")
-    assert run("remove", "net:v1").stdout == "net:v1: removed\n"
+    assert run("remove", "net", "v1").stdout == "net:v1: removed\n"
     assert repository.versions("net") == ["v2"]
     assert run("remove", "net", "--force").exit_code == 0
     assert run("remove", "p").exit_code == 0
@@ -104,7 +142,7 @@ def test_an_empty_repository_says_how_to_begin(tmp_path):
     assert json.loads(run("--repo", tmp_path, "--json").stdout)["models"] == []
 
 
-@pytest.mark.parametrize("command", [[], ["switch"], ["remove"]])
+@pytest.mark.parametrize("command", [[], ["list"], ["switch"], ["remove"]])
 def test_help_shows_examples(command):
     result = run(*command, "--help")
     assert result.exit_code == 0

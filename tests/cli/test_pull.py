@@ -60,6 +60,14 @@ def test_a_pull_says_what_it_did_and_the_second_that_there_is_nothing_to_do(pull
     assert (code, output) == (0, f"net: {version} is already there, nothing to do; current\n")
 
 
+def test_a_version_that_is_not_current_comes_with_the_command_that_makes_it_so(pull, model_file, tmp_path):
+    outcome(pull("./net.onnx", "--version", "v1", "--repo", "my models"))
+    model_file.write_bytes(b"better")
+    code, output, _ = outcome(pull("./net.onnx", "--version", "v2", "--no-switch", "--repo", "my models"))
+    assert code == 0
+    assert output.endswith("not current; to make it so: headrace models switch net v2 --repo 'my models'\n")
+
+
 def test_json_is_one_object_and_quiet_is_quiet(pull, model_file, tmp_path):
     code, output, errors = outcome(pull(model_file, "--json", "--quiet", "--as", "other", "--version", "v1"))
     assert (code, errors) == (0, "")
@@ -81,6 +89,7 @@ def test_the_repository_comes_from_the_option_or_the_environment(pull, model_fil
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        (["ocrr"], "no recipe 'ocrr', and no such file; did you mean ocr? recipes: ocr, vad"),
         (["nothing"], "no recipe 'nothing', and no such file; recipes: ocr, vad"),
         (["./nothing.onnx"], "no such file or folder"),
         (["vad", "--as", "x"], "--as and --version go with a source; 'vad' is a recipe"),

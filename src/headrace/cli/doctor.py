@@ -58,6 +58,7 @@ def examine(repo: Path | None) -> dict[str, Any]:
         "repository": _guard(lambda: _repository(repo)),
     }
     report["problems"], report["notes"] = list(_problems(report)), list(_notes(report))
+    report["cannot_serve"] = list(_cannot_serve(report))
     report["verdict"] = "not ready" if report["problems"] else "ready"
     return report
 
@@ -75,7 +76,8 @@ def describe(report: dict[str, Any]) -> Iterator[str]:
     for kind in ("problems", "notes"):
         for text in report[kind]:
             yield f"{kind[:-1]}: {text}"
-    yield f"verdict: {report['verdict']}"
+    but = f"; cannot serve: {', '.join(report['cannot_serve'])}" if report["cannot_serve"] else ""
+    yield f"verdict: {report['verdict']}{but}"
 
 
 def _guard(gather: Callable[[], dict[str, Any]]) -> dict[str, Any]:
@@ -139,30 +141,54 @@ def _packages() -> dict[str, Any]:
 
 
 def _extras() -> dict[str, Any]:
+    from headrace.cli._needs import install
+
     extras: dict[str, Any] = {}
     for package, extra in _requirements():
         if extra and extra not in _DEVELOPMENT:
             extras.setdefault(extra, {"packages": {}})["packages"][package] = _installed(package)
     for name, extra in extras.items():
         extra["present"] = all(extra["packages"].values())
-        extra["install"] = "" if extra["present"] else f"pip install 'headrace[{name}]'"
+        extra["install"] = "" if extra["present"] else install([name])
     return extras
 
 
 def _repository(repo: Path | None) -> dict[str, Any]:
+    from headrace.cli._needs import extras_of
     from headrace.errors import HeadraceError
+    from headrace.serve.config import load_config
     from headrace.store.versions import ModelStore, default_root
 
     repository = ModelStore(repo or default_root())
-    models, damaged = {}, {}
+    models, damaged, misconfigured, configs = {}, {}, {}, {}
     for name in repository.names():
         try:
             info = repository.info(name)
             models[name] = "pipeline" if info.kind == "pipeline" else info.current
         except HeadraceError as error:
             damaged[name] = str(error)
+            continue
+        try:
+            configs[name] = load_config(repository.root / name / "headrace.toml")
+            if info.current:
+                repository.check(name, read_files=False)
+        except HeadraceError as error:
+            misconfigured[name] = str(error)
+    # A pipeline also needs what the models need that its stages call.
+    used = {name: [name, *(s.options.get("model") for s in config.stage)] for name, config in configs.items()}
+    needs = {
+        name: sorted({extra for one in parts if one in configs for extra in extras_of(configs[one])})
+        for name, parts in used.items()
+    }
     path = repository.root
-    return {"path": str(path.absolute()), "exists": path.is_dir(), "models": models, "damaged": damaged}
+    return {
+        "path": str(path.absolute()),
+        "exists": path.is_dir(),
+        "models": models,
+        "damaged": damaged,
+        "misconfigured": misconfigured,
+        "needs": needs,
+    }
 
 
 def _problems(report: dict[str, Any]) -> Iterator[str]:
@@ -173,17 +199,45 @@ def _problems(report: dict[str, Any]) -> Iterator[str]:
     if "error" in report["packages"]:
         yield f"the installation cannot be read: {report['packages']['error']}"
     elif missing:
-        yield f"packages are missing: {', '.join(missing)}; run: pip install --force-reinstall headrace"
+        yield f"packages are missing: {', '.join(missing)}; install again, in the clone: pip install '.[serve]'"
     if "error" in report["repository"]:
         yield f"the model repository cannot be read: {report['repository']['error']}"
-    for name, error in report["repository"].get("damaged", {}).items():
-        yield f"model {name}: {error}"
+    for kind in ("damaged", "misconfigured"):
+        for name, error in report["repository"].get(kind, {}).items():
+            yield f"model {name}: {error}"
+    if lacking := _lacking(report):
+        extras = sorted({extra for missing in lacking.values() for extra in missing})
+        word = "extra" if len(extras) == 1 else "extras"
+        yield f"{', '.join(lacking)}: the {word} {', '.join(extras)} are missing; run: {_install(extras)}"
+
+
+def _lacking(report: dict[str, Any]) -> dict[str, list[str]]:
+    """The extras that are not installed, for each model or pipeline that needs one."""
+    absent = {name for name, extra in report["extras"].items() if name != "error" and not extra["present"]}
+    needs = report["repository"].get("needs", {})
+    return {name: missing for name, extras in needs.items() if (missing := [e for e in extras if e in absent])}
+
+
+def _install(extras: list[str]) -> str:
+    from headrace.cli._needs import install
+
+    return install(extras)
+
+
+def _cannot_serve(report: dict[str, Any]) -> Iterator[str]:
+    """What the verdict leaves out: models and pipelines of the repository, or a whole kind of models."""
+    repository = report["repository"]
+    stopped = {*repository.get("damaged", {}), *repository.get("misconfigured", {}), *_lacking(report)}
+    stopped |= {name for name, current in repository.get("models", {}).items() if not current}
+    yield from sorted(stopped)
+    if not stopped and not report["extras"].get("onnx", {"present": True})["present"]:
+        yield "ONNX models"
 
 
 def _notes(report: dict[str, Any]) -> Iterator[str]:
     """What works, but less well than it could."""
     machine, repository, extras = report["machine"], report["repository"], report["extras"]
-    if not extras.get("onnx", {"present": True})["present"]:
+    if not extras.get("onnx", {"present": True})["present"] and not _lacking(report):
         yield f"ONNX models cannot be served; run: {extras['onnx']['install']}"
     if repository.get("exists") is False:
         yield f"there is no model repository yet; run: headrace pull vad --repo {repository['path']}"
@@ -221,6 +275,8 @@ def _describe_repository(section: dict[str, Any]) -> Iterator[tuple[str, str]]:
         yield name, current or "no current version"
     for name in section["damaged"]:
         yield name, "damaged"
+    for name in section["misconfigured"]:
+        yield name, "its headrace.toml does not fit"
 
 
 def _describe_machine(section: dict[str, Any]) -> Iterator[tuple[str, str]]:

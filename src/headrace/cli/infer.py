@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Protocol
 
 import typer
 
+from headrace.cli._complete import media_types, models
 from headrace.errors import HeadraceError, InvalidInput, NotFound, Unavailable
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ class Target(Protocol):
 
 
 def command(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="A model or pipeline.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="A model or pipeline.", autocompletion=models)],
     file: Annotated[
         str,
         typer.Argument(
@@ -67,7 +68,13 @@ def command(
         typer.Option(metavar="DIR", help="Run in this process from a model repository, without a server."),
     ] = None,
     media_type: Annotated[
-        str, typer.Option("--type", metavar="TYPE", help="Media type of FILE (default: as its bytes or name say).")
+        str,
+        typer.Option(
+            "--type",
+            metavar="TYPE",
+            help="Media type of FILE (default: as its bytes or name say).",
+            autocompletion=media_types,
+        ),
     ] = "",
     timeout_s: Annotated[float, typer.Option("--timeout", min=0.001, help="Longest wait, in seconds.")] = 60.0,
     as_json: Annotated[bool, typer.Option("--json", help="Print the answer as one line of JSON.")] = False,

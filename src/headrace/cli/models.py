@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from headrace.cli._complete import references, versions
 
 if TYPE_CHECKING:
     from headrace.store.versions import ModelInfo, ModelStore
@@ -20,8 +24,10 @@ headrace models --verify --json
 
 headrace models switch resnet v2
 
-headrace models remove resnet:v1
+headrace models remove resnet v1
 """
+
+_DEFAULT_URL = "http://127.0.0.1:8000"
 
 command = typer.Typer(
     name="models",
@@ -33,22 +39,35 @@ command = typer.Typer(
 Repo = Annotated[
     Path | None, typer.Option(metavar="DIR", envvar="HEADRACE_REPO", help="Model repository. Default: ./models.")
 ]
+Verify = Annotated[
+    bool, typer.Option("--verify", help="Hash every file of the current versions, and check that headrace.toml fits.")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 
 @command.callback(invoke_without_command=True)
 def list_models(
     context: typer.Context,
     repo: Repo = None,
-    verify: Annotated[bool, typer.Option("--verify", help="Hash every file of the current versions.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    verify: Verify = False,
+    as_json: AsJson = False,
 ) -> None:
     """List the models: current version, size, source, and with --verify whether every byte is right.
 
     Exit status 1 if a version fails the verification.
     """
     context.obj = repo
-    if context.invoked_subcommand is not None:
-        return
+    if context.invoked_subcommand is None:
+        _list(repo, verify, as_json)
+
+
+@command.command("list", epilog="[bold]Example[/bold]\n\nheadrace models list --verify")
+def list_again(context: typer.Context, repo: Repo = None, verify: Verify = False, as_json: AsJson = False) -> None:
+    """List the models, as `headrace models` does."""
+    _list(repo or context.obj, verify, as_json)
+
+
+def _list(repo: Path | None, verify: bool, as_json: bool) -> None:
     repository = _repository(repo)
     rows = [_row(repository, name, verify) for name in repository.names()]
     if as_json:
@@ -66,30 +85,54 @@ def list_models(
 @command.command(epilog="[bold]Example[/bold]\n\nheadrace models switch resnet v2")
 def switch(
     context: typer.Context,
-    name: Annotated[str, typer.Argument(help="Model.")],
-    version: Annotated[str, typer.Argument(help="Version to make current.")],
+    name: Annotated[str, typer.Argument(metavar="NAME[:VERSION]", help="Model.", autocompletion=references)],
+    version: Annotated[str, typer.Argument(help="Version to make current.", autocompletion=versions)] = "",
     repo: Repo = None,
 ) -> None:
-    """Verify a version and make it the current one, in one step."""
-    _repository(repo or context.obj).switch(name, version)
+    """Verify a version and make it the current one, in one step.
+
+    A server that is running goes on with the version it has loaded until it is told to load the model again.
+    """
+    from headrace.errors import InvalidInput
+
+    repository = _repository(repo or context.obj)
+    name, version = _split(name, version)
+    if not version:
+        known = ", ".join(repository.versions(name)) or "none"
+        raise InvalidInput(f"name the version: headrace models switch {name} VERSION; it has: {known}")
+    repository.switch(name, version)
     typer.echo(f"{name}: {version} is current")
+    load = f"{_DEFAULT_URL}/v2/repository/models/{name}/load"
+    typer.echo(f"a server that is running takes it up with: curl -sS -X POST {load}", err=True)
 
 
 @command.command(
-    epilog="[bold]Examples[/bold]\n\nheadrace models remove resnet:v1\n\nheadrace models remove vad --force"
+    epilog="[bold]Examples[/bold]\n\nheadrace models remove resnet v1\n\nheadrace models remove vad --force"
 )
 def remove(
     context: typer.Context,
-    reference: Annotated[str, typer.Argument(metavar="NAME[:VERSION]", help="A version, or a model with all of them.")],
+    name: Annotated[str, typer.Argument(metavar="NAME[:VERSION]", help="Model.", autocompletion=references)],
+    version: Annotated[
+        str, typer.Argument(help="Version to remove. Default: the model with all of them.", autocompletion=versions)
+    ] = "",
     force: Annotated[bool, typer.Option("--force", help="Also remove the current version.")] = False,
     repo: Repo = None,
 ) -> None:
     """Remove a version, or a whole model; never the current version unless forced."""
-    from headrace.store.names import split_reference
-
-    name, version = split_reference(reference)
+    name, version = _split(name, version)
     _repository(repo or context.obj).remove(name, version, force=force)
-    typer.echo(f"{reference}: removed")
+    typer.echo(f"{name}{':' if version else ''}{version}: removed")
+
+
+def _split(reference: str, version: str) -> tuple[str, str]:
+    """Name and version ("" if none) from `NAME VERSION`, `NAME:VERSION` or `NAME`."""
+    from headrace.errors import InvalidInput
+    from headrace.store.names import check_version, split_reference
+
+    name, said = split_reference(reference)
+    if said and version:
+        raise InvalidInput(f"{reference!r} names a version already; {version!r} is one too many")
+    return name, said or (check_version(version) if version else "")
 
 
 def _repository(root: Path | None) -> ModelStore:
@@ -111,9 +154,7 @@ def _row(repository: ModelStore, name: str, verify: bool) -> dict[str, Any]:
         if verify and info.kind == "model" and not info.current:
             error, verified = "no current version", False
         elif verify and info.current:
-            from headrace.store.verify import verify as check
-
-            check(repository.resolve(name))
+            repository.check(name)
             verified = True
     except HeadraceError as caught:
         error, verified = str(caught), False
@@ -122,26 +163,26 @@ def _row(repository: ModelStore, name: str, verify: bool) -> dict[str, Any]:
 
 
 def _print_table(rows: list[dict[str, Any]], verify: bool) -> None:
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table
-
+    """One line a model; on a terminal a source that is too long for the line is cut."""
     from headrace.store.progress import format_bytes
 
-    table = Table("NAME", "CURRENT", "SIZE", "VERIFIED", "SOURCE", box=box.SIMPLE_HEAD)
-    for column in table.columns:
-        column.overflow = "fold"
+    state = {True: "yes", False: "FAILED", None: "not checked"}
+    lines = [["NAME", "CURRENT", "SIZE", *(["VERIFIED"] if verify else []), "SOURCE"]]
     for row in rows:
         pipeline = row["kind"] == "pipeline"
-        state = {True: "yes", False: "FAILED", None: "not checked"}[row["verified"]]
-        table.add_row(
+        cells = [
             row["name"],
             "(pipeline)" if pipeline else row["current"] or "none",
             "" if pipeline else format_bytes(row["size_bytes"]),
-            "" if pipeline else state,
-            row["source"],
-        )
-    Console(markup=False, highlight=False, soft_wrap=False).print(table)
+        ]
+        if verify:
+            cells.append("" if pipeline else state[row["verified"]])
+        lines.append([*cells, row["source"]])
+    widths = [max(map(len, column)) for column in list(zip(*lines, strict=True))[:-1]]
+    columns = shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
+    for line in lines:
+        text = "  ".join(cell.ljust(width) for cell, width in zip(line, [*widths, 0], strict=True)).rstrip()
+        typer.echo(text if not columns or len(text) <= columns else f"{text[: columns - 1]}…")
     for row in rows:
         if row["error"]:
             typer.echo(f"headrace: {row['name']}: {row['error']}", err=True)

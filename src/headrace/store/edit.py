@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import shutil
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -132,7 +132,7 @@ class Edit:
         """
         target = self.version_dir(version)
         if check:
-            self.check_config(verify(target, progress))
+            self.check_config([entry.path for entry in verify(target, progress).files])
         if self.current() != version:
             replace_link(self.folder / CURRENT, version)
 
@@ -147,9 +147,9 @@ class Edit:
         except FileNotFoundError:
             return b""
 
-    def check_config(self, manifest: Manifest) -> None:
-        """Raise `ConfigError` if `headrace.toml` names a file that this version lacks."""
-        check_file(self.config(), [entry.path for entry in manifest.files], self.folder / CONFIG)
+    def check_config(self, paths: Collection[str]) -> None:
+        """Raise `ConfigError` if `headrace.toml` names a file that a version with these paths lacks."""
+        check_file(self.config(), paths, self.folder / CONFIG)
 
     def is_pipeline(self) -> bool:
         """Whether there is a `headrace.toml` that declares stages; one that cannot be read declares nothing."""

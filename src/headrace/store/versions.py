@@ -24,7 +24,7 @@ from headrace.store.edit import Edit
 from headrace.store.lock import locked
 from headrace.store.manifest import read_manifest
 from headrace.store.names import CONFIG, check_model, split_reference
-from headrace.store.verify import verify
+from headrace.store.verify import verify, walk_files
 
 __all__ = ["ModelInfo", "ModelStore", "default_root"]
 
@@ -127,12 +127,14 @@ class ModelStore:
                     self.root.rmdir()
 
     def check(self, name: str, *, read_files: bool = True) -> None:
-        """Whether the current version is sound and its `headrace.toml` fits it; `read_files` off compares no bytes.
+        """Whether the current version is sound and its `headrace.toml` fits it; `read_files` off asks only the latter.
 
         Raises `NotFound`, `IntegrityError`, or `ConfigError` if the `headrace.toml` names a file that is not there.
         """
         folder = self.resolve(name)
-        self._existing(name).check_config(verify(folder) if read_files else read_manifest(folder))
+        if read_files:
+            verify(folder)
+        self._existing(name).check_config([path for path, _ in walk_files(folder.resolve())])
 
     def switch(self, name: str, version: str) -> None:
         """Verify a version and make it current, in one step for every reader.
