@@ -125,3 +125,10 @@ def test_a_client_that_leaves_frees_its_place(start):
         time.sleep(0.02)
     else:
         raise AssertionError("its place was never freed")
+
+
+def test_a_model_that_never_returns_does_not_keep_the_process(start):
+    server = start("--drain-timeout", "0.5")
+    assert server.sleep(3600, {"x-request-timeout-s": "0.2"})[0] == 504
+    server.process.send_signal(signal.SIGTERM)
+    assert server.process.wait(20) == 1

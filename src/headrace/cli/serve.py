@@ -21,6 +21,9 @@ __all__ = ["EPILOG", "command"]
 
 _log = logging.getLogger(__name__)
 
+EXIT_GRACE_S = 2.0
+"""How long threads get to end once everything else is done."""
+
 EPILOG = """[bold]Examples[/bold]
 
 headrace serve
@@ -128,13 +131,24 @@ async def _serve(root: Path, settings: ServerSettings, traces: TraceSettings, sa
             loading.result()
             gc.collect()
             gc.freeze()  # what was loaded lives as long as the server; the collector need not walk it again
-        await serving
+        drained = await serving
+        say("headrace: drained, bye" if drained else "headrace: stopped")
     finally:
         await server.stop()
         lag.cancel()
         process.close()
         tracer.close()
-    say("headrace: drained, bye")
+        _leave_soon()
+
+
+def _leave_soon() -> None:
+    """Python waits for its threads at exit, and one may be stuck in a model for ever: then leave without it."""
+    import os
+    from threading import Timer
+
+    timer = Timer(EXIT_GRACE_S, os._exit, [1])
+    timer.daemon = True
+    timer.start()
 
 
 async def _load(repository: Repository, url: str, say: Callable[..., None]) -> None:

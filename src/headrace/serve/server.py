@@ -125,8 +125,8 @@ class Server:
             )
         self._sweep()
 
-    async def serve(self) -> None:
-        """Run until SIGTERM or SIGINT, then drain; a second signal ends the draining."""
+    async def serve(self) -> bool:
+        """Run until SIGTERM or SIGINT, then drain; a second signal ends the draining. Whether it was drained."""
         loop = asyncio.get_running_loop()
         stop, hurry = asyncio.Event(), asyncio.Event()
 
@@ -143,6 +143,8 @@ class Server:
         if not drained.done():
             _log.warning("second signal: not waiting for %d open requests", self._in_flight)
             drained.cancel()
+            return False
+        return True
 
     async def stop(self) -> None:
         """Drain and close: refuse new connections, finish open requests, free the models. Idempotent."""
@@ -162,7 +164,10 @@ class Server:
             connection.close()
         for task in self._tasks:
             task.cancel()
-        await self._repository.close()
+        try:
+            await asyncio.wait_for(self._repository.close(), self._settings.drain_timeout_s)
+        except TimeoutError:
+            _log.warning("models were still busy after %g s", self._settings.drain_timeout_s)
         if self._sweeper is not None:
             self._sweeper.cancel()
         for connection in list(self.connections):
