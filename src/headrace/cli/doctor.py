@@ -272,11 +272,10 @@ def _describe_extras(section: dict[str, Any]) -> Iterator[tuple[str, str]]:
 def _describe_repository(section: dict[str, Any]) -> Iterator[tuple[str, str]]:
     yield "path", section["path"] if section["exists"] else f"{section['path']} (not there)"
     for name, current in section["models"].items():
-        yield name, current or "no current version"
+        mark = "; its headrace.toml cannot be served" if name in section["misconfigured"] else ""
+        yield name, f"{current or 'no current version'}{mark}"
     for name in section["damaged"]:
         yield name, "damaged"
-    for name in section["misconfigured"]:
-        yield name, "its headrace.toml does not fit"
 
 
 def _describe_machine(section: dict[str, Any]) -> Iterator[tuple[str, str]]:

@@ -23,7 +23,7 @@ from headrace.errors import ConfigError, HeadraceError, NotFound
 from headrace.store.edit import Edit
 from headrace.store.lock import locked
 from headrace.store.manifest import read_manifest
-from headrace.store.names import CONFIG, check_model, split_reference
+from headrace.store.names import CONFIG, MANIFEST, check_model, split_reference
 from headrace.store.verify import verify, walk_files
 
 __all__ = ["ModelInfo", "ModelStore", "default_root"]
@@ -134,7 +134,8 @@ class ModelStore:
         folder = self.resolve(name)
         if read_files:
             verify(folder)
-        self._existing(name).check_config([path for path, _ in walk_files(folder.resolve())])
+        paths = [path for path, _ in walk_files(folder.resolve()) if path != MANIFEST]
+        self._existing(name).check_config(paths)
 
     def switch(self, name: str, version: str) -> None:
         """Verify a version and make it current, in one step for every reader.
