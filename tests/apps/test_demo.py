@@ -78,6 +78,11 @@ def test_it_answers_and_ends(home: Path) -> None:
     for said, heard in zip(spoken, found, strict=True):
         assert [float(s) for s in heard] == pytest.approx([float(s) for s in said], abs=0.3)
     assert _refuses_connections(int(re.findall(r"http://127\.0\.0\.1:(\d+)", output)[0])), "the server is still there"
+    told, hint = output.splitlines()[-2:]
+    assert "the server has been stopped" in told
+    command = hint.partition("try: ")[2]
+    assert command.endswith(f" serve {home}/models")
+    subprocess.run(["bash", "-c", command.replace(" serve ", " models --repo ")], timeout=60, check=True)
 
 
 @pytest.mark.models
@@ -92,13 +97,15 @@ def test_it_serves_beside_a_taken_port_until_interrupted(home: Path) -> None:
             assert run.stdout is not None
             for line in run.stdout:
                 lines.append(line)
-                if "Ctrl-C stops it" in line:
+                if " infer ocr " in line:
                     break
-            hint = next(line for line in lines if "try: " in line).partition("try: ")[2]
+            hint, second = (line.partition("try: ")[2] for line in lines if "try: " in line)
             port = int(re.findall(r":(\d+)/", hint)[0])
             assert port != 8000
             answer = subprocess.run(["bash", "-c", hint], capture_output=True, text=True, timeout=60, check=True)
             assert '"lines"' in answer.stdout, answer.stdout + answer.stderr
+            asked = subprocess.run(["bash", "-c", second], capture_output=True, text=True, timeout=60, check=True)
+            assert "Invoice" in asked.stdout, asked.stdout + asked.stderr
             run.send_signal(signal.SIGINT)
             output, errors = run.communicate(timeout=60)
     assert run.returncode == 0, output + errors

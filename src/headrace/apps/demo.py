@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import os
+import shlex
 import signal
 import socket
 import subprocess
@@ -57,13 +58,16 @@ def main() -> int:
         with Server(repo, home / "server.log") as server:
             _read_picture(server, home / "picture.png")
             _find_speech(server, home / "speech.wav")
-            _say(f"the server runs at {server.url}; its log is {server.log}")
-            if os.environ.get("DEMO_ONCE") == "1":
-                return 0
-            header = "Content-Type: image/png"
-            _say(f"try: curl -sS --data-binary @{home}/picture.png -H '{header}' {server.url}/v1/pipelines/ocr")
-            _say("Ctrl-C stops it")
-            server.wait()
+            if os.environ.get("DEMO_ONCE") != "1":
+                header = "Content-Type: image/png"
+                picture = shlex.quote(f"{home}/picture.png")
+                _say(f"the server runs at {server.url}; its log is {server.log}")
+                _say("Ctrl-C stops it; from another terminal, in this folder:")
+                _say(f"try: curl -sS --data-binary @{picture} -H '{header}' {server.url}/v1/pipelines/ocr")
+                _say(f"try: {_command()} infer ocr {picture} --url {server.url}")
+                server.wait()
+        _say(f"the server has been stopped; its log is {server.log}; to keep one running:")
+        _say(f"try: {_command()} serve {shlex.quote(str(repo))}")
     except KeyboardInterrupt:
         _say("stopped")
     except (HeadraceError, OSError) as error:
@@ -78,6 +82,15 @@ def _interrupt(signum: int, frame: FrameType | None) -> None:
 
 def _say(line: str) -> None:
     print(f"demo: {line}", flush=True)
+
+
+def _command() -> str:
+    """How the `headrace` command of this environment is called from the present folder."""
+    script = Path(sys.executable).with_name("headrace")
+    if not script.exists():
+        return f"{shlex.quote(sys.executable)} -m headrace"
+    here = Path.cwd()
+    return shlex.quote(str(script.relative_to(here) if script.is_relative_to(here) else script))
 
 
 def _headrace(*args: str) -> None:
