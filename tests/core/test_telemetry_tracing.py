@@ -141,6 +141,23 @@ def test_an_exception_marks_the_span_and_goes_on(always, memory):
     assert ctx.trace == ""
 
 
+def test_failures_that_are_told_mark_the_span_and_others_stay_unmarked(always, memory):
+    ctx = Context()
+    with always.root("request", ctx) as root:
+        always.record("good", ctx, 0.1)
+        always.record("bad", ctx, 0.1, {"rows": 3}, ValueError("broken"))
+        root.fail("503")
+    good, bad, request = memory.get_finished_spans()
+    assert good.status.status_code is otel.StatusCode.UNSET
+    assert (good.events, dict(good.attributes)) == ((), {})
+    assert (bad.status.status_code, bad.status.description) == (otel.StatusCode.ERROR, "ValueError: broken")
+    assert (bad.events[0].name, dict(bad.attributes)) == ("exception", {"rows": 3})
+    assert (request.status.status_code, request.status.description) == (otel.StatusCode.ERROR, "503")
+    assert (request.kind, bad.kind) == (otel.SpanKind.SERVER, otel.SpanKind.INTERNAL)
+    with Tracer().root("request", ctx) as nothing:
+        nothing.fail("ignored")
+
+
 def test_children_of_a_context_trace_side_by_side(always, memory):
     ctx = Context()
     with always.root("request", ctx):

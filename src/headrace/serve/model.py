@@ -193,7 +193,7 @@ class Model:
         )
         if self._tracer is None:
             return
-        for work in batch:
+        for work, outcome in zip(batch, outcomes, strict=True):
             if work.ctx.trace:
                 facts: dict[str, str | int | float] = {
                     "model": self.name,
@@ -202,7 +202,8 @@ class Model:
                     "batch_requests": len(batch),
                     "queue_s": start_s - work.enqueued_s,
                 }
-                self._tracer.record("run", work.ctx, took_s, facts)
+                failure = outcome if isinstance(outcome, HeadraceError) else None
+                self._tracer.record("run", work.ctx, took_s, facts, failure)
 
 
 def _load(name: str, backend: Backend) -> float:

@@ -29,5 +29,4 @@ class StageObserver:
         if error is not None:
             self._failures.labels(pipeline=pipeline, stage=stage, error=type(error).__name__).inc()
         if self._tracer is not None:
-            facts = {"pipeline": pipeline, "error": "" if error is None else f"{type(error).__name__}: {error}"}
-            self._tracer.record(stage, ctx, seconds, facts)
+            self._tracer.record(stage, ctx, seconds, {"pipeline": pipeline}, error)

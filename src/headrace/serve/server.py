@@ -82,8 +82,10 @@ class Server:
         self._tracer = tracer if tracer is not None and tracer.enabled else None
         self._guard = ControlGuard(settings.token, _is_loopback(settings.host))
         max_body = settings.limits.max_body_bytes
+        health = health_routes(metrics.registry, self._not_ready)
+        self._untraced = frozenset(route.path for route in health)  # polled for ever, and nobody asks why they are slow
         routes = [
-            *health_routes(metrics.registry, self._not_ready),
+            *health,
             *oip_routes(repository, max_body),
             *pipeline_routes(repository, max_body),
             *control_routes(repository),
@@ -214,7 +216,7 @@ class Server:
         ctx = request.ctx = Context(
             request.header(b"x-request-id")[:128] if named else f"{self._id_prefix}-{next(self._ids):x}"
         )
-        if self._tracer is not None:
+        if self._tracer is not None and request.path not in self._untraced:
             request.span = self._tracer.root("http", ctx, request.header(b"traceparent"))
             request.span.__enter__()
         try:
@@ -250,6 +252,8 @@ class Server:
             _log.error("%s %s failed", method, request.path, exc_info=error, extra=fields(ctx))
             error = HeadraceError(f"internal error; the log has the details under request {ctx.request_id}")
         response = error_response(error, ctx.request_id)
+        if request.span is not None and error.http_status >= 500:
+            request.span.fail(f"{type(error).__name__}: {error}")
         if isinstance(error, MethodNotAllowed):
             response.headers += f"allow: {', '.join(error.allowed)}\r\n"
         request.respond(response)
@@ -268,6 +272,7 @@ class Server:
             request.span.set("http.route", request.route)
             request.span.set("http.response.status_code", status)
             request.span.__exit__(None, None, None)
+            request.span = None  # it has ended: an error that comes after the client left is not its
         if self._settings.access_log:
             method, took_ms = request.method.decode("latin-1"), took_s * 1e3
             who = fields(request.ctx)

@@ -58,6 +58,9 @@ class Span(Protocol):
     def set(self, key: str, value: str | bool | int | float) -> None:
         """Set one attribute."""
 
+    def fail(self, reason: str) -> None:
+        """Mark it as failed, for a failure that does not leave it as an exception."""
+
     def __enter__(self) -> Span: ...
 
     def __exit__(
@@ -71,6 +74,9 @@ class _NoSpan:
     __slots__ = ()
 
     def set(self, key: str, value: str | bool | int | float) -> None:
+        pass
+
+    def fail(self, reason: str) -> None:
         pass
 
     def __enter__(self) -> Span:
@@ -88,21 +94,25 @@ _NO_SPAN = _NoSpan()
 class _LiveSpan:
     """Starts its OpenTelemetry span on entry and makes it the parent of what `ctx` does until exit."""
 
-    __slots__ = ("_attributes", "_ctx", "_name", "_outer", "_span", "_tracer")
+    __slots__ = ("_attributes", "_ctx", "_name", "_outer", "_root", "_span", "_tracer")
 
-    def __init__(self, tracer: Tracer, name: str, ctx: Context, attributes: Attributes | None) -> None:
+    def __init__(self, tracer: Tracer, name: str, ctx: Context, attributes: Attributes | None, root: bool) -> None:
         self._tracer = tracer
         self._name = name
         self._ctx = ctx
         self._attributes = attributes
+        self._root = root
 
     def set(self, key: str, value: str | bool | int | float) -> None:
         self._span.set_attribute(key, value)
 
+    def fail(self, reason: str) -> None:
+        self._span.set_status(self._tracer._failed(reason))
+
     def __enter__(self) -> Span:
         ctx = self._ctx
         self._outer = ctx.trace
-        self._span = self._tracer._start(self._name, ctx, self._attributes, None)
+        self._span = self._tracer._start(self._name, ctx, self._attributes, None, self._root)
         here = self._span.get_span_context()
         if here.is_valid:
             ctx.trace = format_traceparent(here.trace_id, here.span_id)
@@ -114,7 +124,7 @@ class _LiveSpan:
         self._ctx.trace = self._outer
         if error is not None:
             self._span.record_exception(error)
-            self._span.set_status(self._tracer._failed(f"{type(error).__name__}: {error}"))
+            self.fail(f"{type(error).__name__}: {error}")
         self._span.end()
 
 
@@ -158,7 +168,7 @@ class Tracer:
         return self._provider is not None
 
     def root(self, name: str, ctx: Context, traceparent: str = "", attributes: Attributes | None = None) -> Span:
-        """The span of a whole request; decides whether the request is traced.
+        """The span of a whole request, of kind server; decides whether the request is traced.
 
         A valid `traceparent` (the client's header) decides by its sampled flag and becomes `ctx.trace`, traced or not,
         so that it can be sent on; an invalid one counts as absent. Without one, `sample_ratio` decides.
@@ -168,27 +178,41 @@ class Tracer:
             return _NO_SPAN
         if not parent and self._random.random() >= self._settings.sample_ratio:
             return _NO_SPAN
-        return _LiveSpan(self, name, ctx, attributes)
+        return _LiveSpan(self, name, ctx, attributes, True)
 
     def span(self, name: str, ctx: Context, attributes: Attributes | None = None) -> Span:
         """A span below the current one of `ctx`; does nothing unless the request is sampled."""
         if self._provider is None or not sampled(ctx.trace):
             return _NO_SPAN
-        return _LiveSpan(self, name, ctx, attributes)
+        return _LiveSpan(self, name, ctx, attributes, False)
 
-    def record(self, name: str, ctx: Context, duration_s: float, attributes: Attributes | None = None) -> None:
-        """A span that ends now and began `duration_s` ago: a wait that is over (time in a queue, a GC pause)."""
+    def record(
+        self,
+        name: str,
+        ctx: Context,
+        duration_s: float,
+        attributes: Attributes | None = None,
+        error: BaseException | None = None,
+    ) -> None:
+        """A span that ends now and began `duration_s` ago: a wait that is over (time in a queue, a GC pause).
+
+        `error` is what ended it, if it failed.
+        """
         if self._provider is None or not sampled(ctx.trace):
             return
         end_ns = time.time_ns()
-        self._start(name, ctx, attributes, end_ns - int(duration_s * 1e9)).end(end_ns)
+        span = self._start(name, ctx, attributes, end_ns - int(duration_s * 1e9), False)
+        if error is not None:
+            span.record_exception(error, timestamp=end_ns)
+            span.set_status(self._failed(f"{type(error).__name__}: {error}"))
+        span.end(end_ns)
 
     def close(self) -> None:
         """Export what is pending and stop; takes about 2 s when the collector is down. Later spans are dropped."""
         if self._provider is not None:
             self._provider.shutdown()
 
-    def _start(self, name: str, ctx: Context, attributes: Attributes | None, start_ns: int | None) -> Any:
+    def _start(self, name: str, ctx: Context, attributes: Attributes | None, start_ns: int | None, root: bool) -> Any:
         api = self._api
         # Without a parent, an explicit empty context: whatever span the embedding program has open is not ours.
         above = self._nowhere
@@ -197,7 +221,8 @@ class Tracer:
             flags = api.TraceFlags(api.TraceFlags.SAMPLED)
             parent = api.SpanContext(int(trace_id, 16), int(span_id, 16), is_remote=False, trace_flags=flags)
             above = api.set_span_in_context(api.NonRecordingSpan(parent))
-        return self._otel.start_span(name, context=above, attributes=attributes, start_time=start_ns)
+        kind = api.SpanKind.SERVER if root else api.SpanKind.INTERNAL
+        return self._otel.start_span(name, context=above, kind=kind, attributes=attributes, start_time=start_ns)
 
     def _failed(self, message: str) -> Any:
         return self._api.Status(self._api.StatusCode.ERROR, message)
