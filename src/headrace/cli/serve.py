@@ -67,7 +67,7 @@ def command(
 ) -> None:
     """Serve every model and pipeline of a repository over HTTP.
 
-    Open Inference Protocol V2 under /v2, pipelines under /v1/pipelines/NAME, /generate, /healthz, /readyz, /metrics,
+    Open Inference Protocol V2 under /v2, pipelines under /v1/pipelines, /generate, /healthz, /readyz, /metrics,
     /docs. On SIGTERM or Ctrl-C open requests are finished first; a second signal ends it at once.
     """
     import uvloop

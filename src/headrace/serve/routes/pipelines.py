@@ -58,6 +58,18 @@ class PipelineRoutes:
         answer = await pipeline.run(payload, _within(request, pipeline))
         request.respond(json_response(answer.result))
 
+    def listed(self, request: Request, params: dict[str, str]) -> None:
+        pipelines = [
+            {
+                "name": pipeline.name,
+                "consumes": pipeline.config.consumes or "bytes",
+                "description": pipeline.config.description,
+                "stages": len(pipeline.config.stage),
+            }
+            for pipeline in self._repository.pipelines()
+        ]
+        request.respond(json_response({"pipelines": pipelines}))
+
     async def describe(self, request: Request, params: dict[str, str]) -> None:
         request.respond(json_response(self._pipeline(params["name"]).describe()))
 
@@ -101,6 +113,13 @@ def pipeline_routes(repository: Repository, max_body_bytes: int) -> list[Route]:
     generate = {"type": "object", "required": ["text"], "properties": {"text": text, "model": text}}
     triton = {"type": "object", "required": ["text_input"], "properties": {"text_input": text}}
     return [
+        Route(
+            "GET", "/v1/pipelines", handlers.listed,
+            operation(
+                "The pipelines that are ready", tag="pipelines",
+                answers={"200": "`pipelines`: of each its name, what it consumes, its description and how many stages"},
+            ),
+        ),
         Route(
             "POST", "/v1/pipelines/{name}", handlers.run,
             operation("Run a pipeline on raw bytes", tag="pipelines", params=("name",), body=raw, answers=answers),
