@@ -74,6 +74,15 @@ def test_a_message_cannot_forge_a_line(log_format):
     assert len(stream.getvalue().splitlines()) == 1
 
 
+@pytest.mark.parametrize("evil", ["\r\x1b[2J", "\u2028\u0085", "x]  [request_id=other", "\u202e"])
+def test_a_field_cannot_forge_another(evil):
+    log, stream = logged("text")
+    log.info("hello", extra={"request_id": evil})
+    line = stream.getvalue().rstrip("\n")
+    assert not any(character in line for character in "\r\n\x1b\u2028\u0085\u202e")
+    assert line.count("[request_id=") == 1 or '[request_id="' in line
+
+
 def test_an_exception_is_one_json_line_with_its_traceback():
     log, stream = logged()
     try:

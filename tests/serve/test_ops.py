@@ -92,7 +92,9 @@ def test_a_wrong_option_names_stage_key_expected_and_got(op, options, says):
         ("no_such_module_here:X", "ModuleNotFoundError: No module named 'no_such_module_here'"),
         ("installed_stages:Missing", "AttributeError"),
         ("installed_stages:NotAStage", "NotAStage has no method `process`"),
-        ("installed_stages:OPS", "is mappingproxy; expected a class or a function"),
+        ("installed_stages:OPS", "is a mappingproxy; expected a class or a Python function"),
+        ("subprocess:Popen", "Popen has no method `process`"),
+        ("os:system", "is a builtin_function_or_method; expected a class or a Python function"),
         ("a:b:c", 'expected "module:attribute"'),
     ],
 )

@@ -1,5 +1,6 @@
 import asyncio
 import logging
+import os
 
 import pytest
 
@@ -183,3 +184,47 @@ async def test_nothing_loads_once_it_is_closed(disk, opened):
         await repository.load("m")
     with pytest.raises(Unavailable):
         repository.get("m")
+
+
+HANGS = """
+import threading
+
+
+class Hangs:
+    def load(self):
+        threading.Event().wait(SECONDS)
+
+    def infer(self, tensors):
+        return {"y": tensors["x"]}
+
+
+model = Hangs
+"""
+
+
+async def test_a_load_that_hangs_holds_up_no_other(disk, opened, factor, monkeypatch, until):
+    monkeypatch.setattr("headrace.serve.repository.LOAD_PATIENCE_S", 0.05)
+    disk.python("a-slow-one", HANGS.replace("SECONDS", "0.5"))
+    disk.install("m", "v1", 2)
+    repository = await opened()
+    assert repository.not_ready() == ""
+    assert await factor(repository) == 2
+    assert repository.index()[0]["state"] == "LOADING"
+    await until(lambda: repository.index()[0]["state"] == "READY")
+
+
+async def test_a_load_that_takes_too_long_is_given_up(disk, opened):
+    disk.python("m", HANGS.replace("SECONDS", "1"))
+    config = disk.root / "m" / "headrace.toml"
+    config.write_text("load_timeout_s = 0.05\n" + config.read_text())
+    repository = await opened()
+    assert "not loaded within 0.05 s" in repository.index()[0]["reason"]
+
+
+async def test_a_pipe_in_place_of_a_file_is_not_waited_for(disk, opened, factor):
+    disk.install("m", "v1", 2)
+    (disk.root / "trap").mkdir()
+    os.mkfifo(disk.root / "trap" / "headrace.toml")
+    repository = await opened()
+    assert await factor(repository) == 2
+    assert {entry["name"]: entry["state"] for entry in repository.index()}.get("trap") != "READY"

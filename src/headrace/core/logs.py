@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import sys
 import time
 from collections.abc import Mapping
@@ -60,6 +61,10 @@ def setup(log_format: LogFormat = "auto", level: str = "info", stream: TextIO | 
     return handler
 
 
+_UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+_PLAIN = re.compile(r"[^\s\[\]=\"]*")
+
+
 class JsonFormatter(logging.Formatter):
     """One JSON object a line: time (UTC), level, logger, message, the fields and extras, and the error with its trace.
 
@@ -80,7 +85,7 @@ class JsonFormatter(logging.Formatter):
         if record.stack_info:
             entry["stack"] = record.stack_info
         try:
-            return json.dumps(entry, default=repr, ensure_ascii=False, allow_nan=False)
+            return _printable(json.dumps(entry, default=repr, ensure_ascii=False, allow_nan=False))
         except (ValueError, TypeError):  # NaN, a cycle, or odd keys
             return json.dumps({name: str(value) for name, value in entry.items()}, ensure_ascii=False)
 
@@ -97,17 +102,27 @@ class TextFormatter(logging.Formatter):
         level = record.levelname
         if self._colour and level in _COLOURS:
             level = f"{_COLOURS[level]}{level}\x1b[0m"
-        # A message must not be able to forge a second log line.
-        message = record.getMessage().replace("\r", "\\r").replace("\n", "\\n")
-        line = f"{clock}.{int(record.msecs):03d} {level} {record.name}: {message}"
+        line = f"{clock}.{int(record.msecs):03d} {level} {record.name}: {_printable(record.getMessage())}"
         extras = _extras(record)
         if extras:
-            line += "  [" + " ".join(f"{name}={value!s}" for name, value in extras.items()).replace("\n", "\\n") + "]"
+            line += "  [" + " ".join(f"{name}={_field(value)}" for name, value in extras.items()) + "]"
         if record.exc_info:
             line += "\n" + self.formatException(record.exc_info)
         if record.stack_info:
             line += "\n" + record.stack_info
         return line
+
+
+def _printable(text: str) -> str:
+    """The text on one line: what moves the cursor, breaks the line or turns the direction is escaped, so that no
+    request can forge a log line."""
+    return _UNPRINTABLE.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+
+
+def _field(value: object) -> str:
+    """A value that cannot be taken for another field: quoted where it holds blanks, brackets or `=`."""
+    text = _printable(str(value))
+    return text if _PLAIN.fullmatch(text) else json.dumps(text, ensure_ascii=False)
 
 
 class _Handler(logging.StreamHandler[TextIO]):

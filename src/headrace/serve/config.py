@@ -19,6 +19,7 @@ from headrace.serve.explain import explain
 __all__ = ["BatchingConfig", "ModelConfig", "RuntimeConfig", "StageConfig", "TensorConfig", "load_config"]
 
 Positive = Annotated[int, Meta(ge=1)]
+ThreadCount = Annotated[int, Meta(ge=1, le=1024)]
 PositiveSeconds = Annotated[float, Meta(gt=0)]
 
 
@@ -38,8 +39,8 @@ class RuntimeConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     measured run is shorter than the hop to a thread costs.
     """
 
-    threads: Positive = 1
-    instances: Positive = 1
+    threads: ThreadCount = 1
+    instances: ThreadCount = 1
     execution: Literal["auto", "inline", "thread"] = "auto"
 
 
@@ -73,6 +74,7 @@ class ModelConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     entry: str = ""
     """For `backend = "python"`: "module:attribute", the module lying in the version folder."""
     timeout_s: PositiveSeconds = 30.0
+    load_timeout_s: PositiveSeconds = 600.0
     max_rows: Positive = 4096
     allow_nan: bool = True
     batching: BatchingConfig = BatchingConfig()
@@ -89,6 +91,8 @@ class ModelConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 def load_config(path: Path) -> ModelConfig:
     """Read and check one `headrace.toml`. Raises `ConfigError` naming the file and the key."""
+    if path.exists() and not path.is_file():  # reading a pipe would wait for ever
+        raise ConfigError(f"{path}: expected a regular file")
     try:
         return msgspec.convert(tomllib.loads(path.read_text("utf-8")), ModelConfig)
     except FileNotFoundError:

@@ -17,8 +17,9 @@ import numpy as np
 
 from headrace.core.context import Context
 from headrace.core.telemetry import Registry, Tracer
-from headrace.errors import Cancelled, HeadraceError, InvalidInput, LoadFailed
+from headrace.errors import Cancelled, HeadraceError, InvalidInput
 from headrace.serve.config import ModelConfig
+from headrace.serve.loading import load_backend
 from headrace.serve.metrics import ModelSeries, ServeMetrics
 from headrace.serve.protocol import Backend, Tensors, TensorSpec
 from headrace.serve.scheduler.batcher import Batcher
@@ -94,11 +95,7 @@ class Model:
         tracer: Tracer | None = None,
     ) -> Model:
         """Load and warm `backend` on a thread. Raises `LoadFailed`; nothing stays acquired then."""
-        try:
-            warm_s = await asyncio.to_thread(_load, name, backend)
-        except asyncio.CancelledError:
-            await asyncio.to_thread(backend.free)
-            raise
+        warm_s = await load_backend(name, backend, config.load_timeout_s)
         return cls(name, version, backend, config, metrics or ServeMetrics(Registry()), warm_s, tracer)
 
     def submit(self, tensors: Tensors, ctx: Context, done: Done) -> Work:
@@ -204,19 +201,6 @@ class Model:
                 }
                 failure = outcome if isinstance(outcome, HeadraceError) else None
                 self._tracer.record("run", work.ctx, took_s, facts, failure)
-
-
-def _load(name: str, backend: Backend) -> float:
-    try:
-        backend.load()
-        start_s = time.thread_time()
-        backend.warm()
-        return time.thread_time() - start_s
-    except BaseException as error:
-        backend.free()
-        if isinstance(error, HeadraceError):
-            raise
-        raise LoadFailed(f"model {name!r}: {type(error).__name__}: {error}") from error
 
 
 def _check_finite(tensors: Tensors) -> None:

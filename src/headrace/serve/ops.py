@@ -81,6 +81,8 @@ class StageFactory:
         where = f"stage {name or config.name or config.op!r}"
         target = self._find(config.op, where)
         if inspect.isclass(target):
+            if not callable(getattr(target, "process", None)):  # looked for first: making any odd object may do harm
+                raise ConfigError(f"{where}: {target.__qualname__} has no method `process`")
             options = _check_options(target, config.options, where)
             try:
                 stage = target(**options)
@@ -90,11 +92,10 @@ class StageFactory:
                 raise
             except Exception as error:
                 raise ConfigError(f"{where}: {type(error).__name__}: {error}") from error
-            if not callable(getattr(stage, "process", None)):
-                raise ConfigError(f"{where}: {target.__qualname__} has no method `process`")
             return typing.cast(Stage, stage)
-        if not callable(target):
-            raise ConfigError(f"{where}: {config.op!r} is {type(target).__name__}; expected a class or a function")
+        if not inspect.isfunction(target):
+            kind = type(target).__name__
+            raise ConfigError(f"{where}: {config.op!r} is a {kind}; expected a class or a Python function")
         options = _check_options(target, config.options, where, keyword_only=True)
         return Function(functools.partial(target, **options) if options else target)
 

@@ -44,6 +44,9 @@ _log = logging.getLogger(__name__)
 
 UNLOADED = "unloaded"
 
+LOAD_PATIENCE_S = 10.0
+"""How long the start waits for one model before it goes on to the next."""
+
 
 class Repository:
     """Loads, reloads, unloads and finds what a folder holds.
@@ -127,8 +130,8 @@ class Repository:
         for name in sorted(names, key=lambda name: kinds[name]):
             if self._closed:
                 return
-            with contextlib.suppress(HeadraceError):  # logged where it was found
-                await self._shielded(self._change(name, retry=False))
+            # One that takes long, or for ever, loads on beside the others; pipelines that wait for it follow it.
+            await asyncio.wait({self._spawn(self._load(name, retry=False))}, timeout=LOAD_PATIENCE_S)
         self._started = True
 
     async def load(self, name: str) -> None:
@@ -137,11 +140,14 @@ class Repository:
         A pipeline's missing models are loaded first; pipelines that waited for this model are loaded after it. Raises
         `NotFound`, `ConfigError`, `IntegrityError`, `LoadFailed`; a caller that is cancelled does not stop the load.
         """
-        await self._shielded(self._change(name, retry=True))
+        await self._shielded(self._load(name, retry=True))
+
+    async def _load(self, name: str, *, retry: bool) -> None:
+        await self._change(name, retry=retry)
         for entry in list(self._entries.values()):
             if name in entry.waits_for and entry.served is None:
-                with contextlib.suppress(HeadraceError):
-                    await self._shielded(self._change(entry.name, retry=False))
+                with contextlib.suppress(HeadraceError):  # logged where it was found
+                    await self._change(entry.name, retry=False)
 
     async def unload(self, name: str, *, unload_dependents: bool = False) -> None:
         """Stop serving `name` and free it once its requests are answered. Does nothing if it is not loaded.

@@ -214,7 +214,9 @@ class Server:
         self._idle.clear()
         named = b"x-request-id" in request.headers
         ctx = request.ctx = Context(
-            request.header(b"x-request-id")[:128] if named else f"{self._id_prefix}-{next(self._ids):x}"
+            request.headers[b"x-request-id"][:128].decode("ascii", "replace")
+            if named
+            else f"{self._id_prefix}-{next(self._ids):x}"
         )
         if self._tracer is not None and request.path not in self._untraced:
             request.span = self._tracer.root("http", ctx, request.header(b"traceparent"))
