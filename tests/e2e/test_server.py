@@ -24,6 +24,14 @@ def test_infer_answers_with_the_models_numbers(server, repository):
     np.testing.assert_allclose(y, session.run(None, {"x": x})[0], rtol=1e-5, atol=1e-6)
 
 
+def test_the_request_id_comes_back(server):
+    for path, status in (("/v2/models/mlp", 200), ("/nope", 404)):
+        got, headers, answer = server.request("GET", path, headers={"x-request-id": "mine-7"})
+        assert (got, headers["x-request-id"]) == (status, "mine-7")
+    assert answer["request_id"] == "mine-7"
+    assert "x-request-id" not in server.request("GET", "/v2/models/mlp")[1]
+
+
 def test_large_json_tensors_come_back_number_for_number(server):
     values = np.random.default_rng(3).standard_normal(200_000).astype(np.float32)
     x = {"name": "x", "shape": [2, 100_000], "datatype": "FP32", "data": values.reshape(2, -1).tolist()}

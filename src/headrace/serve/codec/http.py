@@ -129,6 +129,8 @@ class HttpProtocol(asyncio.BufferedProtocol):
         self._busy = None
         self._app.finished(request, response.status)
         keep = request.keep_alive and not self._app.draining and self._fault is None
+        if b"x-request-id" in request.headers:
+            response.headers += f"x-request-id: {request.header(b'x-request-id')[:128]}\r\n"
         self._send(response, keep, head_only=request.method == b"HEAD")
         if not keep:
             self._close_gently()
