@@ -110,6 +110,7 @@ async def _serve(root: Path, settings: ServerSettings, traces: TraceSettings, sa
     import asyncio
     import gc
 
+    from headrace.core.memory import release_regularly
     from headrace.core.telemetry import LoopLag, ProcessMetrics, Registry, Tracer
     from headrace.serve.metrics import ServeMetrics
     from headrace.serve.repository import Repository
@@ -117,7 +118,7 @@ async def _serve(root: Path, settings: ServerSettings, traces: TraceSettings, sa
 
     registry = Registry()
     process = ProcessMetrics(registry)
-    lag = asyncio.create_task(LoopLag(registry).run())
+    beside = [asyncio.create_task(LoopLag(registry).run()), asyncio.create_task(release_regularly())]
     tracer = Tracer(traces)
     metrics = ServeMetrics(registry)
     repository = Repository(root, metrics, tracer=tracer, drain_timeout_s=settings.drain_timeout_s)
@@ -135,7 +136,8 @@ async def _serve(root: Path, settings: ServerSettings, traces: TraceSettings, sa
         say("headrace: drained, bye" if drained else "headrace: stopped")
     finally:
         await server.stop()
-        lag.cancel()
+        for task in beside:
+            task.cancel()
         process.close()
         tracer.close()
         _leave_soon()
