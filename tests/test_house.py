@@ -99,10 +99,6 @@ TRACES = re.compile(
         [
             r"--(extra-)?index-url",
             r"registry=http",
-            r"\bpypi\.org/simple",
-            r"files\.pythonhosted",
-            r"registry\.npmjs",
-            r"deb\.debian\.org",
             r"/root/\.",
             r"/home/[a-z]+/",
         ]
