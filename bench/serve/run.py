@@ -40,6 +40,10 @@ from _wrk import Wrk, run_wrk, wrk_path
 Runs = dict[tuple[str, int], list[Wrk]]
 """(server, connections) -> one result a round."""
 
+OUR_CONFIG = 'backend = "onnx"\n[batching]\nmax_batch = 64\n'
+"""The peers' batch size is tuned for each number of connections; ours is set once, to the largest of theirs."""
+
+
 TOLERANCE = 1e-4
 FINALISTS = 2
 
@@ -200,7 +204,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
             wrk_path()
             pythons = make_environments(options.peers)
             write_mlp(models / "mlp.onnx")
-            add_model(models / "repository", "mlp", models / "mlp.onnx")
+            add_model(models / "repository", "mlp", models / "mlp.onnx", OUR_CONFIG)
             stand = Stand(models, pythons, options.connections, options.seconds)
             servers = [ALL[name] for name in ("headrace", *options.peers)]
             best = {server.name: tune(stand, server, options.tune_seconds) for server in servers}
