@@ -16,7 +16,13 @@ MAX_LINES = {".py": 320, ".cpp": 520, ".hpp": 520}
 LONG_FILES: dict[str, str] = {}
 
 # Packages that may import `headrace._native`.
-NATIVE_USERS = ("headrace.core", "headrace._native")
+NATIVE_USERS = (
+    "headrace.core",
+    "headrace._native",
+    "headrace.llm.kernels",
+    "headrace.llm.packed",
+    "headrace.llm.sampler",
+)
 
 # What `core` may import beside the standard library and itself.
 CORE_MAY_IMPORT = {"headrace", "numpy", "msgspec", "prometheus_client", "opentelemetry"}

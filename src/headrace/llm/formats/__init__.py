@@ -1,0 +1,1 @@
+"""Model files: GGUF and safetensors, read without copying."""

@@ -1,0 +1,1 @@
+"""Model definitions by architecture: a checkpoint's configuration in, a `Trace` out."""
