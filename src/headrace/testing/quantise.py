@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from headrace.core.extras import require
 from headrace.errors import InvalidInput
+from headrace.llm.formats.quants import IQ4_NL_VALUES
 from headrace.llm.formats.types import TENSOR_TYPES
 
 __all__ = ["quantise"]
@@ -20,8 +21,6 @@ __all__ = ["quantise"]
 Bytes = npt.NDArray[np.uint8]
 Floats = npt.NDArray[np.float32]
 Integers = npt.NDArray[np.int8]
-
-_IQ4_NL = np.array([-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113], np.float32)
 
 
 def quantise(values: npt.ArrayLike, kind: str) -> Bytes:
@@ -121,5 +120,5 @@ def _q6_k(x: Floats) -> Bytes:
 
 def _iq4_nl(x: Floats) -> Bytes:
     d_bytes, d = _half(np.abs(x).max(-1) / 127)
-    q: Bytes = np.abs(_ratio(x, d)[..., None] - _IQ4_NL).argmin(-1).astype(np.uint8)
+    q: Bytes = np.abs(_ratio(x, d)[..., None] - np.array(IQ4_NL_VALUES, np.float32)).argmin(-1).astype(np.uint8)
     return np.hstack([d_bytes, _pack(q, 16, 4)])
