@@ -6,6 +6,7 @@ here: the server says what is wrong with it.
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Collection
 from pathlib import Path, PurePosixPath
@@ -13,18 +14,30 @@ from typing import Any
 
 from headrace.errors import ConfigError
 
-__all__ = ["check_file", "named_file"]
+__all__ = ["check_file", "language_model", "named_file"]
 
-_SUFFIX = ".onnx"
+_SUFFIXES = {"onnx": ".onnx", "llm": ".gguf"}
+_SPLIT = re.compile(r"-(\d{5})-of-\d{5}\.gguf\Z")
 
 
 def named_file(text: bytes) -> str:
-    """What `file =` names for an ONNX model, or ""."""
+    """What `file =` names for an ONNX or a language model, or ""."""
     return _file(_settings(text))
 
 
+def language_model(paths: Collection[str]) -> str:
+    """Which of these paths is a language model: its one GGUF file (the first of a split one), "." for a folder with
+    `config.json` and safetensors, "" if there is none or no telling."""
+    found = [path for path in paths if "/" not in path and path.endswith(".gguf")]
+    first = [path for path in found if not (part := _SPLIT.search(path)) or int(part[1]) == 1]
+    if len(first) == 1:
+        return first[0]
+    is_folder = not found and "config.json" in paths and any(path.endswith(".safetensors") for path in paths)
+    return "." if is_folder else ""
+
+
 def check_file(text: bytes, paths: Collection[str], path: Path) -> None:
-    """Raise `ConfigError` unless the version with these `paths` has the one file that an ONNX model is loaded from.
+    """Raise `ConfigError` unless the version with these `paths` has the one file that its model is loaded from.
 
     Args:
         text: Content of the `headrace.toml`.
@@ -32,14 +45,19 @@ def check_file(text: bytes, paths: Collection[str], path: Path) -> None:
         path: Where that `headrace.toml` is or will be, for the message.
     """
     settings = _settings(text)
-    if settings.get("backend") != "onnx":
+    backend = settings.get("backend")
+    if backend not in _SUFFIXES:
         return
-    have = ", ".join(sorted(paths)) or "nothing"
+    suffix, have = _SUFFIXES[backend], ", ".join(sorted(paths)) or "nothing"
     if file := _file(settings):
         if file not in paths:
             raise ConfigError(f'{path}: `file = "{file}"` names a file that the version lacks; it has: {have}')
-    elif sum("/" not in one and one.endswith(_SUFFIX) for one in paths) != 1:
-        raise ConfigError(f"{path}: `file =` must name the model; expected one *{_SUFFIX}, the version has: {have}")
+    elif not (language_model(paths) if backend == "llm" else _is_one(paths, suffix)):
+        raise ConfigError(f"{path}: `file =` must name the model; expected one *{suffix}, the version has: {have}")
+
+
+def _is_one(paths: Collection[str], suffix: str) -> bool:
+    return sum("/" not in one and one.endswith(suffix) for one in paths) == 1
 
 
 def _settings(text: bytes) -> dict[str, Any]:
@@ -51,4 +69,5 @@ def _settings(text: bytes) -> dict[str, Any]:
 
 def _file(settings: dict[str, Any]) -> str:
     file = settings.get("file")
-    return str(PurePosixPath(file)) if settings.get("backend") == "onnx" and isinstance(file, str) and file else ""
+    is_read = settings.get("backend") in _SUFFIXES
+    return str(PurePosixPath(file)) if is_read and isinstance(file, str) and file else ""
