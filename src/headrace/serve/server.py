@@ -28,7 +28,7 @@ from headrace.core.logs import fields
 from headrace.core.telemetry import Tracer
 from headrace.errors import Cancelled, ConfigError, HeadraceError, LoadFailed, Overloaded
 from headrace.serve.codec.http import HttpProtocol
-from headrace.serve.codec.message import Limits, Request, error_response
+from headrace.serve.codec.message import Limits, Request
 from headrace.serve.codec.reader import SCRATCH_BYTES
 from headrace.serve.codec.router import MethodNotAllowed, Route, Router
 from headrace.serve.metrics import ServeMetrics
@@ -226,7 +226,7 @@ class Server:
                 self._metrics.refused.labels(reason="concurrency").inc()
                 raise Overloaded(f"more than {self.limits.max_concurrency} requests are being answered")
             route, params = self._found.get((request.method, request.target)) or self._find(request)
-            request.route = route.path
+            request.route, request.error_response = route.path, route.error_response
             if route.control:
                 self._guard.check(request)
             answer = route.handler(request, params)
@@ -253,7 +253,7 @@ class Server:
             method = request.method.decode("latin-1")
             _log.error("%s %s failed", method, request.path, exc_info=error, extra=fields(ctx))
             error = HeadraceError(f"internal error; the log has the details under request {ctx.request_id}")
-        response = error_response(error, ctx.request_id)
+        response = request.error_response(error, ctx.request_id)
         if request.span is not None and error.http_status >= 500:
             request.span.fail(f"{type(error).__name__}: {error}")
         if isinstance(error, MethodNotAllowed):

@@ -1,4 +1,4 @@
-"""The HTTP connection over real sockets, with an application that echoes."""
+"""The HTTP connection over real sockets, with an application that echoes, holds and streams."""
 
 import asyncio
 import contextlib
@@ -9,12 +9,15 @@ import pytest
 
 from headrace.core.context import Context
 from headrace.serve.codec.http import HttpProtocol
-from headrace.serve.codec.message import Limits, Response
+from headrace.serve.codec.message import Limits, Response, error_response
 from headrace.serve.codec.reader import SCRATCH_BYTES
 
 
 class Echo:
-    """Answers with the body; `/hold` waits for `release`; remembers what became of each request."""
+    """Answers with the body; `/hold` keeps the request, `/stream` begins an answer that the test goes on with.
+
+    Remembers what became of each request.
+    """
 
     def __init__(self, limits):
         self.limits = limits
@@ -22,6 +25,7 @@ class Echo:
         self.connections = set()
         self.draining = False
         self.held = []
+        self.streams = []
         self.statuses = []
         self.aligned = None
 
@@ -34,10 +38,16 @@ class Echo:
     def finished(self, request, status):
         self.statuses.append(status)
 
+    def fail(self, request, error):
+        request.respond(error_response(error))
+
     def handle(self, request):
         request.ctx = Context()
         if request.path == "/hold":
             self.held.append(request)
+        elif request.path == "/stream":
+            self.held.append(request)
+            self.streams.append(request.stream(Response(content_type="text/event-stream", headers="x: y\r\n")))
         elif request.path == "/big":
             request.respond(Response((b"x" * 10, memoryview(bytes(8_000_000)))))
         else:
@@ -77,6 +87,18 @@ async def read_response(reader):
     return status, headers, body
 
 
+async def read_chunks(reader):
+    """The pieces of a chunked body, up to its end. Raises `IncompleteReadError` when it was cut."""
+    pieces = []
+    while True:
+        size = int(await asyncio.wait_for(reader.readuntil(b"\r\n"), 10), 16)
+        piece = await asyncio.wait_for(reader.readexactly(size + 2), 10)
+        assert piece.endswith(b"\r\n")
+        if not size:
+            return pieces
+        pieces.append(piece[:-2])
+
+
 async def until(true):
     for _ in range(1000):
         if true():
@@ -91,5 +113,12 @@ def post(body, path="/", extra=""):
 
 @pytest.fixture(scope="session")
 def wire():
-    """`serving(**limits)`, `client(port)`, `read_response`, `until`, `post`."""
-    return SimpleNamespace(serving=serving, client=client, read_response=read_response, until=until, post=post)
+    """`serving(**limits)`, `client(port)`, `read_response`, `read_chunks`, `until`, `post`."""
+    return SimpleNamespace(
+        serving=serving,
+        client=client,
+        read_response=read_response,
+        read_chunks=read_chunks,
+        until=until,
+        post=post,
+    )

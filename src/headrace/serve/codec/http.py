@@ -8,6 +8,8 @@ faster (`headrace bench serve`).
 from __future__ import annotations
 
 import asyncio
+import socket
+import struct
 from collections import deque
 from typing import cast
 
@@ -16,11 +18,13 @@ from headrace.serve.codec.application import Application
 from headrace.serve.codec.body import DIRECT_BODY_BYTES
 from headrace.serve.codec.message import REASONS, Request, RequestTimeout, Response, error_response
 from headrace.serve.codec.reader import RequestReader
+from headrace.serve.codec.stream import Stream
 
 __all__ = ["HttpProtocol"]
 
 STATUS_LINES = {status: f"HTTP/1.1 {status} {reason}\r\n" for status, reason in REASONS.items()}
 CLOSE = "connection: close\r\n"
+RESET = struct.pack("ii", 1, 0)
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 LINGER_S = 2.0
@@ -37,6 +41,8 @@ class HttpProtocol(asyncio.BufferedProtocol):
         self._reader = RequestReader(app.limits, app.clock, self._deliver, self._expect)
         self._queue: deque[Request] = deque()
         self._busy: Request | None = None
+        self._stream: Stream | None = None
+        self._status = 200
         self._handing_out = False
         self._fault: HeadraceError | None = None
         self._discarding = False
@@ -58,8 +64,11 @@ class HttpProtocol(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._app.connections.discard(self)
         request, self._busy = self._busy, None
+        stream, self._stream = self._stream, None
         self._queue.clear()
         self._discarding = True
+        if stream is not None:
+            stream.close()
         if request is not None:
             self._app.finished(request, 499)
             if request.ctx is not None:
@@ -71,9 +80,13 @@ class HttpProtocol(asyncio.BufferedProtocol):
 
     def pause_writing(self) -> None:
         self._paused = True
+        if self._stream is not None:
+            self._stream.pause()
 
     def resume_writing(self) -> None:
         self._paused = False
+        if self._stream is not None:
+            self._stream.resume()
         self._hand_out()
 
     # -- bytes in, requests out -----------------------------------------------------------------------------------
@@ -97,9 +110,15 @@ class HttpProtocol(asyncio.BufferedProtocol):
         self._transport.write(CONTINUE)
 
     def _deliver(
-        self, method: bytes, target: bytes, headers: dict[bytes, bytes], keep_alive: bool, body: bytes | memoryview
+        self,
+        method: bytes,
+        target: bytes,
+        headers: dict[bytes, bytes],
+        keep_alive: bool,
+        body: bytes | memoryview,
+        takes_chunks: bool,
     ) -> None:
-        request = Request(self, method, target, headers, keep_alive, body)
+        request = Request(self, method, target, headers, keep_alive, body, takes_chunks)
         if self._busy is not None or self._paused:
             self._queue.append(request)
             if len(self._queue) >= self._app.limits.max_pipelined:
@@ -126,18 +145,54 @@ class HttpProtocol(asyncio.BufferedProtocol):
     def respond(self, request: Request, response: Response) -> None:
         if request is not self._busy:
             return  # the client is gone, or the request was answered already
+        if self._stream is not None:  # an error after the answer has begun: only a cut can tell of it
+            self._status = response.status
+            self._stream.cut()
+            return
         self._busy = None
         self._app.finished(request, response.status)
         keep = request.keep_alive and not self._app.draining and self._fault is None
-        if b"x-request-id" in request.headers:
-            response.headers += f"x-request-id: {request.header(b'x-request-id')[:128]}\r\n"
-        self._send(response, keep, head_only=request.method == b"HEAD")
+        self._send(_echo_id(request, response), keep, head_only=request.method == b"HEAD")
+        self._answered(keep)
+
+    def _answered(self, keep: bool) -> None:
+        """Go on with the next request, or close."""
         if not keep:
             self._close_gently()
             return
         self._since_s = self._app.clock()
         if self._queue:
             self._hand_out()
+
+    def stream(self, request: Request, head: Response) -> Stream:
+        if request is not self._busy or self._stream is not None:
+            stream = Stream(self._transport.write, lambda _: None, chunked=False)
+            stream.close()
+            return stream
+        keep = request.keep_alive and request.takes_chunks and not self._app.draining and self._fault is None
+        head = _echo_id(request, head)
+        framing = "transfer-encoding: chunked\r\n" if request.takes_chunks else ""
+        self._transport.write(self._head(head, framing, keep))
+        self._status = head.status
+        chunked = request.takes_chunks and request.method != b"HEAD"
+
+        def finish(complete: bool) -> None:
+            self._stream, self._busy = None, None
+            self._app.finished(request, self._status)
+            if complete:
+                self._answered(keep and not self._app.draining and self._fault is None)
+            elif chunked:  # what was sent may still arrive; the missing last chunk says that it is not all
+                self._transport.close()
+            else:  # only a reset tells a client that reads to the end that this is not it
+                self._transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
+                self._transport.abort()
+
+        stream = self._stream = Stream(self._transport.write, finish, chunked=chunked)
+        if self._paused:
+            stream.pause()
+        if request.method == b"HEAD":
+            stream.end()
+        return stream
 
     def fail(self, request: Request, error: Exception) -> None:
         self._app.fail(request, error)
@@ -147,11 +202,7 @@ class HttpProtocol(asyncio.BufferedProtocol):
             return
         body = response.body
         length = len(body[0]) if len(body) == 1 else sum(memoryview(part).nbytes for part in body)
-        kind = f"content-type: {response.content_type}\r\n" if length else ""
-        head = (
-            f"{STATUS_LINES[response.status]}date: {self._app.date()}\r\n{kind}content-length: {length}\r\n"
-            f"{response.headers}{'' if keep else CLOSE}\r\n"
-        ).encode("latin-1")
+        head = self._head(response, f"content-length: {length}\r\n", keep, typed=length > 0)
         if head_only:
             self._transport.write(head)
         elif length < DIRECT_BODY_BYTES:
@@ -160,6 +211,13 @@ class HttpProtocol(asyncio.BufferedProtocol):
             self._transport.write(head)
             for part in body:
                 self._transport.write(part)
+
+    def _head(self, response: Response, framing: str, keep: bool, *, typed: bool = True) -> bytes:
+        kind = f"content-type: {response.content_type}\r\n" if typed else ""
+        return (
+            f"{STATUS_LINES[response.status]}date: {self._app.date()}\r\n{kind}{framing}"
+            f"{response.headers}{'' if keep else CLOSE}\r\n"
+        ).encode("latin-1")
 
     def _reject(self, error: HeadraceError) -> None:
         """Answer a request that never became one, then close; a request being answered is finished first."""
@@ -211,7 +269,15 @@ class HttpProtocol(asyncio.BufferedProtocol):
         return self._busy is None and not self._reader.in_body and not self._queue
 
     def close(self) -> None:
+        if self._stream is not None:
+            self._stream.close()
         self._transport.close()
 
     def abort(self) -> None:
         self._transport.abort()
+
+
+def _echo_id(request: Request, response: Response) -> Response:
+    if b"x-request-id" in request.headers:
+        response.headers += f"x-request-id: {request.header(b'x-request-id')[:128]}\r\n"
+    return response

@@ -3,15 +3,27 @@
 from __future__ import annotations
 
 import time
-from typing import Protocol
+from collections.abc import Callable
+from typing import Protocol, TypeAlias
 
 import msgspec
 
 from headrace.core.context import Context
 from headrace.core.telemetry import Span
 from headrace.errors import HeadraceError, InvalidInput
+from headrace.serve.codec.stream import Stream
 
-__all__ = ["REASONS", "HeadersTooLarge", "Limits", "Request", "RequestTimeout", "Response", "error_response"]
+__all__ = [
+    "REASONS",
+    "ErrorResponse",
+    "HeadersTooLarge",
+    "Limits",
+    "Request",
+    "RequestTimeout",
+    "Response",
+    "error_headers",
+    "error_response",
+]
 
 REASONS = {
     200: "OK", 400: "Bad Request", 401: "Unauthorized", 403: "Forbidden", 404: "Not Found", 405: "Method Not Allowed",
@@ -62,6 +74,7 @@ class Connection(Protocol):
     peer: str
 
     def respond(self, request: Request, response: Response, /) -> None: ...
+    def stream(self, request: Request, head: Response, /) -> Stream: ...
     def fail(self, request: Request, error: Exception, /) -> None: ...
 
 
@@ -73,7 +86,9 @@ class Request:
         headers: Lower-case names to values; a repeated header's values are joined by ", ".
         body: The whole body; a large one is a view of its own buffer.
         ctx: Set by the application; cancelled when the client goes away.
+        takes_chunks: Whether the client understands a chunked answer.
         route: Path pattern of the route that answers, "" when there is none.
+        error_response: How its errors are told.
         started_s: `time.perf_counter()` when the request was complete.
     """
 
@@ -81,12 +96,14 @@ class Request:
         "_connection",
         "body",
         "ctx",
+        "error_response",
         "headers",
         "keep_alive",
         "method",
         "route",
         "span",
         "started_s",
+        "takes_chunks",
         "target",
     )
 
@@ -98,6 +115,7 @@ class Request:
         headers: dict[bytes, bytes],
         keep_alive: bool,
         body: bytes | memoryview,
+        takes_chunks: bool = True,
     ) -> None:
         self._connection = connection
         self.method = method
@@ -106,7 +124,9 @@ class Request:
         self.body = body
         self.ctx: Context | None = None
         self.keep_alive = keep_alive
+        self.takes_chunks = takes_chunks
         self.route = ""
+        self.error_response: ErrorResponse = error_response
         self.span: Span | None = None
         self.started_s = time.perf_counter()
 
@@ -132,10 +152,18 @@ class Request:
         """Send the answer; ignored when the client is gone. Call once, on the event loop."""
         self._connection.respond(self, response)
 
+    def stream(self, head: Response) -> Stream:
+        """Begin an answer that follows piece by piece; of `head` all but the body is sent at once. Call instead of
+        `respond`. The stream is born closed when nobody waits for it (the client is gone) or the method is HEAD."""
+        return self._connection.stream(self, head)
+
     def fail(self, error: Exception) -> None:
         """Answer with an error, whose cause is logged when it is the server's own."""
         self._connection.fail(self, error)
 
+
+ErrorResponse: TypeAlias = Callable[[HeadraceError, str], Response]
+"""Error and request id to the answer that tells of it."""
 
 MAX_ERROR_CHARS = 2000
 
@@ -151,8 +179,11 @@ def error_response(error: HeadraceError, request_id: str = "") -> Response:
     }
     if request_id:
         body["request_id"] = request_id
+    return Response((_error_encoder.encode(body),), error.http_status, headers=error_headers(error))
+
+
+def error_headers(error: HeadraceError) -> str:
+    """The header lines that go with an error: when to come again, how to say who one is."""
     retry = getattr(error, "retry_after_s", None)
     headers = f"retry-after: {max(1, round(retry))}\r\n" if retry is not None else ""
-    if error.http_status == 401:
-        headers += "www-authenticate: Bearer\r\n"
-    return Response((_error_encoder.encode(body),), error.http_status, headers=headers)
+    return headers + ("www-authenticate: Bearer\r\n" if error.http_status == 401 else "")

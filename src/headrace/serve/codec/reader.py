@@ -24,8 +24,9 @@ SCRATCH_BYTES = 256 * 1024
 FRAMING_FACTOR = 8
 """Chunk framing may take this many times the bytes of the body; sending byte by byte takes six."""
 
-Deliver: TypeAlias = Callable[[bytes, bytes, dict[bytes, bytes], bool, bytes | memoryview], None]
-"""Takes method, target, headers (lower-case names), keep-alive, body of each complete request."""
+Deliver: TypeAlias = Callable[[bytes, bytes, dict[bytes, bytes], bool, bytes | memoryview, bool], None]
+"""Takes method, target, headers (lower-case names), keep-alive, body of each complete request, and whether the client
+understands a chunked answer (HTTP/1.1)."""
 
 
 class RequestReader:
@@ -57,6 +58,7 @@ class RequestReader:
         self._fed = 0  # bytes given to the parser since the request began
         self._body: Body | None = None
         self._keep_alive = True
+        self._takes_chunks = True
         self._upgrade = False
         self._method = b""
 
@@ -127,6 +129,9 @@ class RequestReader:
         self.in_head, self.in_body = False, True
         self._method = parser.get_method()
         self._keep_alive = parser.should_keep_alive()
+        # HTTP/1.0 keeps a connection only when asked to, so the version need not be read in the usual case.
+        plain = self._keep_alive and b"connection" not in headers
+        self._takes_chunks = plain or parser.get_http_version() == "1.1"
         self._upgrade = parser.should_upgrade()
         self.since_s = self.progress_s = self._clock()
         if self.fault is not None:
@@ -136,7 +141,7 @@ class RequestReader:
             self.fault = PayloadTooLarge(f"body of {length} bytes; at most {self._limits.max_body_bytes} are accepted")
         elif headers.get(b"transfer-encoding", b"chunked").lower() != b"chunked":
             self.fault = InvalidInput("transfer-encoding: only chunked is accepted")
-        elif b"host" not in headers and parser.get_http_version() == "1.1":
+        elif b"host" not in headers and self._takes_chunks:
             self.fault = InvalidInput("an HTTP/1.1 request needs a Host header")
         else:
             lead = headers.get(b"inference-header-content-length", b"") if length >= DIRECT_BODY_BYTES else b""
@@ -184,7 +189,7 @@ class RequestReader:
         body, self._body = self._body, None
         assert body is not None
         self.in_body = False
-        self._deliver(self._method, self._target, self._headers, self._keep_alive, body.take())
+        self._deliver(self._method, self._target, self._headers, self._keep_alive, body.take(), self._takes_chunks)
 
     def _count(self, nbytes: int) -> None:
         self._counted += nbytes

@@ -9,7 +9,7 @@ from urllib.parse import unquote
 import msgspec
 
 from headrace.errors import InvalidInput, NotFound
-from headrace.serve.codec.message import Request
+from headrace.serve.codec.message import ErrorResponse, Request, error_response
 
 __all__ = ["Handler", "MethodNotAllowed", "Route", "Router"]
 
@@ -34,6 +34,7 @@ class Route(msgspec.Struct, frozen=True):
     operation: dict[str, object]
     control: bool = False
     """Changes what the server serves; guarded by the control token."""
+    error_response: ErrorResponse = error_response
 
 
 class Node:
