@@ -12,4 +12,5 @@ NB_MODULE(_ext, m) {
   bind_pool(m);
   bind_workers(m);
   bind_json_numbers(m);
+  bind_sample(m);
 }
