@@ -1,0 +1,91 @@
+"""Batches made, taken apart and checked: what every executor and everyone who feeds one by hand needs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from headrace.errors import InvalidInput
+from headrace.llm.execution import PAGE_TOKENS, Batch
+
+__all__ = ["check_batch", "each_token", "one_sequence"]
+
+
+def one_sequence(
+    tokens: Sequence[int] | npt.NDArray[np.int32],
+    pages: Sequence[int] | npt.NDArray[np.int32],
+    *,
+    position: int = 0,
+    generated: bool = False,
+    rows: npt.NDArray[np.int32] | None = None,
+    greedy: bool = False,
+) -> Batch:
+    """A batch of one sequence whose next tokens stand at `position` and on.
+
+    Args:
+        tokens: The tokens of this step.
+        pages: The sequence's block table, as far as the last of them.
+        position: Place of the first.
+        generated: Their role.
+        rows: Which of them an output is wanted for; None: all.
+        greedy: Whether the most likely token is enough.
+    """
+    n = len(tokens)
+    wanted = np.arange(n, dtype=np.int32) if rows is None else rows
+    return Batch(
+        tokens=np.asarray(tokens, np.int32),
+        positions=np.arange(position, position + n, dtype=np.int32),
+        generated=np.full(n, generated),
+        starts=np.array([0, n], np.int32),
+        block_tables=np.asarray(pages, np.int32)[None],
+        rows=wanted,
+        greedy=np.full(len(wanted), greedy),
+    )
+
+
+def each_token(batch: Batch) -> Iterator[Batch]:
+    """The batch as batches of one token, in order; each sees the pages that those before it have written."""
+    for s, (start, end) in enumerate(zip(batch.starts, batch.starts[1:], strict=False)):
+        for t in range(start, end):
+            yield Batch(
+                tokens=batch.tokens[t : t + 1],
+                positions=batch.positions[t : t + 1],
+                generated=batch.generated[t : t + 1],
+                starts=np.array([0, 1], np.int32),
+                block_tables=batch.block_tables[s : s + 1],
+                rows=np.zeros(0, np.int32),
+                greedy=np.zeros(0, np.bool_),
+            )
+
+
+def check_batch(batch: Batch, *, n_pages: int, max_tokens: int, vocab_size: int) -> None:
+    """Raise `InvalidInput` for a batch whose shapes, tokens, positions or pages cannot be."""
+    n_tokens, starts, tables = len(batch.tokens), batch.starts, batch.block_tables
+    if n_tokens > max_tokens:
+        raise InvalidInput(f"tokens: expected at most {max_tokens}, got {n_tokens}")
+    for name in ("positions", "generated"):
+        if (got := len(getattr(batch, name))) != n_tokens:
+            raise InvalidInput(f"{name}: expected {n_tokens}, one for each token, got {got}")
+    if len(starts) < 1 or starts[0] != 0 or starts[-1] != n_tokens or (np.diff(starts) < 0).any():
+        raise InvalidInput(f"starts: expected rising numbers from 0 to {n_tokens}, got {starts.tolist()}")
+    if tables.ndim != 2 or len(tables) != len(starts) - 1:
+        raise InvalidInput(f"block_tables: expected {len(starts) - 1} rows, got the shape {list(tables.shape)}")
+    if len(batch.greedy) != len(batch.rows):
+        raise InvalidInput(f"greedy: expected {len(batch.rows)}, one for each row, got {len(batch.greedy)}")
+    _below("tokens", batch.tokens, vocab_size)
+    _below("rows", batch.rows, n_tokens)
+    for table, start, end in zip(tables, starts, starts[1:], strict=False):
+        if start == end:
+            continue
+        positions = batch.positions[start:end]
+        if (np.diff(positions) != 1).any():
+            raise InvalidInput("positions: expected consecutive numbers within a sequence")
+        _below("positions", positions, len(table) * PAGE_TOKENS)
+        _below("block_tables", table[positions[0] // PAGE_TOKENS : positions[-1] // PAGE_TOKENS + 1], n_pages)
+
+
+def _below(name: str, values: npt.NDArray[np.int32], end: int) -> None:
+    if len(values) and not (values.min() >= 0 and values.max() < end):
+        raise InvalidInput(f"{name}: expected numbers from 0 to {end - 1}, got {values.min()} to {values.max()}")
