@@ -67,6 +67,11 @@ class GgufCheckpoint:
             raise
         self.tensors: Mapping[str, TensorInfo] = tensors
 
+    @property
+    def files(self) -> tuple[str, ...]:
+        """The files that hold the tensors, sorted."""
+        return tuple(sorted(file.path for file in self._files))
+
     def dequantise(self, name: str) -> npt.NDArray[np.float32]:
         """A tensor as float32 in its shape, exactly as the `gguf` package decodes it."""
         if name not in self.tensors:

