@@ -43,7 +43,7 @@ def test_reads_a_pipeline(load):
         ('backend = "onnx"\n[[stage]]\nop = "infer"\n', "declare either"),
         ('backend = "onnx"\nbatchign = 1\n', "`batchign`; did you mean `batching`?"),
         ('backend = "onnx"\n[batching]\nmax_bach = 1\n', "- at `$.batching`; did you mean `max_batch`?"),
-        ('backend = "pyton"\n', "'pyton' - at `$.backend`; expected 'onnx' or 'python'"),
+        ('backend = "pyton"\n', "'pyton' - at `$.backend`; expected 'llm' or 'onnx' or 'python'"),
         ('[[stage]]\nop = "a"\n[[stages]]\nop = "b"\n', "`stages`; did you mean `stage`?"),
         ('backend = "onnx"\n[batching]\nmax_batch = 0\n', "`$.batching.max_batch`"),
         ('backend = "onnx"\n[batching]\nmax_batch = "8"\n', "`$.batching.max_batch`"),

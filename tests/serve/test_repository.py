@@ -148,7 +148,7 @@ async def test_loads_unloads_and_failures_are_logged(disk, opened, caplog):
     assert loaded[2] == "m"
     assert failed[0] == "ERROR"
     assert failed[1].startswith("typo: load failed: ")
-    assert failed[1].endswith("expected 'onnx' or 'python'")
+    assert failed[1].endswith("expected 'llm' or 'onnx' or 'python'")
     assert traced == [False, False]
 
     disk.python("m", "1/0", version="2")

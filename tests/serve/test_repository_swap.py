@@ -114,7 +114,7 @@ class Model:
 async def test_unload_waits_for_requests_in_flight_and_gives_the_memory_back(disk, opened, factor):
     disk.loose("m", "1", 2)
     repository = await opened()
-    backend = weakref.ref(repository.get("m")._backend)
+    backend = weakref.ref(repository.get("m").backend)
     running = [asyncio.create_task(factor(repository)) for _ in range(50)]
     await asyncio.sleep(0)
     await repository.unload("m")

@@ -47,6 +47,11 @@ def test_one_fault_is_always_found_and_named(declared, data):
     assert repr(spec.name) in str(caught.value)
 
 
+@given(st.sampled_from([(), (3,), (2, 0), (2, 3)]))
+def test_a_spec_without_a_rank_takes_any_shape(shape):
+    check_tensors([TensorSpec("x", np.dtype(np.float32), ())], {"x": np.zeros(shape, np.float32)})
+
+
 def test_byte_swapped_arrays_are_refused_not_misread():
     spec = TensorSpec("x", np.dtype(np.float32), (-1,))
     with pytest.raises(InvalidInput, match="tensor 'x': expected FP32, got byte-swapped float32"):

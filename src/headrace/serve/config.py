@@ -22,6 +22,9 @@ Positive = Annotated[int, Meta(ge=1)]
 ThreadCount = Annotated[int, Meta(ge=1, le=1024)]
 PositiveSeconds = Annotated[float, Meta(gt=0)]
 
+LLM_TIMEOUT_S = 600.0
+"""`timeout_s` of a language model that states none: a long answer takes minutes."""
+
 
 class BatchingConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How queued rows are joined into one call of the backend."""
@@ -69,7 +72,7 @@ class ModelConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The whole file."""
 
     description: str = ""
-    backend: Literal["onnx", "python", ""] = ""
+    backend: Literal["onnx", "python", "llm", ""] = ""
     file: str = ""
     entry: str = ""
     """For `backend = "python"`: "module:attribute", the module lying in the version folder."""
@@ -79,6 +82,8 @@ class ModelConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     allow_nan: bool = True
     batching: BatchingConfig = BatchingConfig()
     runtime: RuntimeConfig = RuntimeConfig()
+    llm: dict[str, Any] = {}
+    """For `backend = "llm"`: checked by whoever loads it."""
     inputs: list[TensorConfig] = []
     outputs: list[TensorConfig] = []
     consumes: Literal["image", "audio", "text", "bytes", ""] = ""
@@ -87,6 +92,8 @@ class ModelConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def __post_init__(self) -> None:
         if bool(self.backend) == bool(self.stage):
             raise ValueError("declare either `backend` (a model) or `[[stage]]` (a pipeline)")
+        if self.llm and self.backend != "llm":
+            raise ValueError('the table `[llm]` goes with `backend = "llm"`')
 
 
 def load_config(path: Path) -> ModelConfig:
@@ -94,7 +101,10 @@ def load_config(path: Path) -> ModelConfig:
     if path.exists() and not path.is_file():  # reading a pipe would wait for ever
         raise ConfigError(f"{path}: expected a regular file")
     try:
-        return msgspec.convert(tomllib.loads(path.read_text("utf-8")), ModelConfig)
+        settings = tomllib.loads(path.read_text("utf-8"))
+        if settings.get("backend") == "llm":
+            settings.setdefault("timeout_s", LLM_TIMEOUT_S)
+        return msgspec.convert(settings, ModelConfig)
     except FileNotFoundError:
         raise ConfigError(f'{path.parent}: no {path.name}; for an ONNX model one line does: backend = "onnx"') from None
     except msgspec.ValidationError as error:

@@ -21,8 +21,9 @@ from headrace.errors import Cancelled, HeadraceError, InvalidInput
 from headrace.serve.config import ModelConfig
 from headrace.serve.loading import load_backend
 from headrace.serve.metrics import ModelSeries, ServeMetrics
-from headrace.serve.protocol import Backend, Tensors, TensorSpec
+from headrace.serve.protocol import Backend, ConcurrentBackend, Tensors, TensorSpec
 from headrace.serve.scheduler.batcher import Batcher
+from headrace.serve.scheduler.direct import Direct
 from headrace.serve.scheduler.work import Done, Work
 from headrace.serve.tensors import check_tensors
 
@@ -35,7 +36,8 @@ class Model:
     """One version of one model, ready to infer. Belongs to the event loop that loaded it.
 
     Attributes:
-        platform: How it runs ("onnx", "python").
+        backend: What runs it; loaded until `close`.
+        platform: How it runs ("onnx", "python", "llm").
         metadata: What the model's file says of itself.
         joinable: Whether requests can share a run: axis 0 of every input and output is dynamic.
         warm_s: CPU seconds of a warm-up run.
@@ -59,10 +61,11 @@ class Model:
         self.inputs: tuple[TensorSpec, ...] = backend.inputs
         self.outputs: tuple[TensorSpec, ...] = backend.outputs
         specs = (*self.inputs, *self.outputs)
-        self.joinable = bool(specs) and all(spec.shape[:1] == (-1,) for spec in specs)
+        own = isinstance(backend, ConcurrentBackend)
+        self.joinable = not own and bool(specs) and all(spec.shape[:1] == (-1,) for spec in specs)
         self.warm_s = warm_s
         self.series = ModelSeries(metrics, name, version)
-        self._backend = backend
+        self.backend = backend
         self._tracer = tracer if tracer is not None and tracer.enabled else None
         self._closing: asyncio.Task[None] | None = None
         runtime = config.runtime
@@ -70,18 +73,22 @@ class Model:
         self._executor = ThreadPoolExecutor(self._instances, thread_name_prefix=f"model-{name}")
         fixed = all(-1 not in spec.shape[1:] for spec in self.inputs)
         steady = fixed and getattr(backend, "steady", False)
-        self._batcher = Batcher(
-            name,
-            backend.infer,
-            self._executor,
-            config.batching,
-            "thread" if runtime.execution == "auto" and not steady else runtime.execution,
-            self._instances,
-            joinable=self.joinable,
-            fixed=fixed,
-            observe=self._observe,
-            run_s=warm_s,
-        )
+        self._batcher: Batcher | Direct
+        if isinstance(backend, ConcurrentBackend):
+            self._batcher = Direct(name, backend, self._observe)
+        else:
+            self._batcher = Batcher(
+                name,
+                backend.infer,
+                self._executor,
+                config.batching,
+                "thread" if runtime.execution == "auto" and not steady else runtime.execution,
+                self._instances,
+                joinable=self.joinable,
+                fixed=fixed,
+                observe=self._observe,
+                run_s=warm_s,
+            )
         self.series.queued.set_function(lambda: float(self._batcher.queued))
 
     @classmethod
@@ -154,7 +161,7 @@ class Model:
 
     def _release(self) -> None:
         self._executor.shutdown(wait=True)
-        for step in (self._backend.drain, self._backend.free):
+        for step in (self.backend.drain, self.backend.free):
             try:
                 step()
             except BaseException:  # user code; even its sys.exit must neither end the server nor keep the rest unfreed

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from headrace.core.context import Context
 
-__all__ = ["Array", "Backend", "Payload", "Ragged", "Stage", "TensorSpec", "Tensors"]
+__all__ = ["Array", "Backend", "ConcurrentBackend", "Payload", "Ragged", "Stage", "TensorSpec", "Tensors"]
 
 Array: TypeAlias = npt.NDArray[Any]
 Tensors: TypeAlias = dict[str, Array]
@@ -102,3 +102,18 @@ class Backend(Protocol):
 
     def free(self) -> None:
         """Release everything; safe to call after a failed `load`, and more than once."""
+
+
+@runtime_checkable
+class ConcurrentBackend(Backend, Protocol):
+    """A backend that takes each request as it comes and joins them itself, such as a language model.
+
+    `answer` stands for `infer` then; everything else of its life is the same.
+    """
+
+    async def answer(self, tensors: Tensors, ctx: Context, /) -> Tensors:
+        """Map inputs to outputs without blocking the event loop; cancelling it stops the work."""
+        ...
+
+    async def settle(self) -> None:
+        """Return when nothing that was accepted, by whatever way, runs any more; nothing new comes meanwhile."""

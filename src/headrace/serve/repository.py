@@ -57,6 +57,7 @@ class Repository:
         tracer: Records a span per stage of traced requests.
         workers: Threads for blocking stages; default: one per CPU, closed with the repository.
         drain_timeout_s: How long a replaced or unloaded version may take to finish what it accepted.
+        plugins: Backends beside those of this plane.
     """
 
     def __init__(
@@ -67,6 +68,7 @@ class Repository:
         tracer: Tracer | None = None,
         workers: Workers | None = None,
         drain_timeout_s: float = 30.0,
+        plugins: backends.Plugins | None = None,
     ) -> None:
         self.root = root
         self.metrics = metrics or ServeMetrics(Registry())
@@ -75,6 +77,7 @@ class Repository:
         self._workers = workers or Workers()
         self._own_workers = workers is None
         self._drain_timeout_s = drain_timeout_s
+        self._plugins = plugins
         self._entries: dict[str, Entry] = {}
         self._live: dict[str, Model | Pipeline] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -211,7 +214,7 @@ class Repository:
                     new: Model | Pipeline = await self._pipeline(entry, config, chosen, retry)
                 else:
                     with _naming(self.root / name / CONFIG):
-                        backend = await asyncio.to_thread(backends.create, config, chosen.directory)
+                        backend = await asyncio.to_thread(backends.create, config, chosen.directory, self._plugins)
                     new = await Model.load(name, chosen.version, backend, config, self.metrics, self._tracer)
             except Exception as error:
                 known_error = error if isinstance(error, HeadraceError) else _unexpected(name, error)

@@ -7,19 +7,15 @@ requests are finished (at most `drain_timeout_s`), models are drained and freed.
 from __future__ import annotations
 
 import asyncio
-import errno
 import inspect
-import ipaddress
 import logging
-import os
 import secrets
 import signal
-import socket
 import time
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from email.utils import formatdate
 from itertools import count
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgspec
 
@@ -27,6 +23,7 @@ from headrace.core.context import Context
 from headrace.core.logs import fields
 from headrace.core.telemetry import Tracer
 from headrace.errors import Cancelled, ConfigError, HeadraceError, LoadFailed, Overloaded
+from headrace.serve.address import is_loopback, why_not_bound
 from headrace.serve.codec.http import HttpProtocol
 from headrace.serve.codec.message import Limits, Request
 from headrace.serve.codec.reader import SCRATCH_BYTES
@@ -39,13 +36,17 @@ from headrace.serve.routes.health import health_routes
 from headrace.serve.routes.oip import oip_routes
 from headrace.serve.routes.pipelines import pipeline_routes
 
-__all__ = ["Server", "ServerSettings"]
+__all__ = ["Extension", "Server", "ServerSettings"]
 
 _log = logging.getLogger(__name__)
 
 BACKLOG = 2048
 MAX_FOUND = 1024
 """Targets whose route is remembered."""
+
+
+Extension: TypeAlias = Callable[[list[Route]], list[Route]]
+"""Given the server's routes, those to add; one of the same method and path takes the other's place."""
 
 
 class ServerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -68,7 +69,12 @@ class Server:
     """
 
     def __init__(
-        self, repository: Repository, metrics: ServeMetrics, settings: ServerSettings, tracer: Tracer | None = None
+        self,
+        repository: Repository,
+        metrics: ServeMetrics,
+        settings: ServerSettings,
+        tracer: Tracer | None = None,
+        extend: Extension | None = None,
     ) -> None:
         self.limits = settings.limits
         self.scratch = memoryview(bytearray(SCRATCH_BYTES))
@@ -80,7 +86,7 @@ class Server:
         self._repository = repository
         self._metrics = metrics
         self._tracer = tracer if tracer is not None and tracer.enabled else None
-        self._guard = ControlGuard(settings.token, _is_loopback(settings.host))
+        self._guard = ControlGuard(settings.token, is_loopback(settings.host))
         max_body = settings.limits.max_body_bytes
         health = health_routes(metrics.registry, self._not_ready)
         self._untraced = frozenset(route.path for route in health)  # polled for ever, and nobody asks why they are slow
@@ -90,6 +96,9 @@ class Server:
             *pipeline_routes(repository, max_body),
             *control_routes(repository),
         ]
+        if extend is not None:
+            placed = {(route.method, route.path): route for route in (*routes, *extend(routes))}
+            routes = list(placed.values())
         self._router = Router([*routes, *docs_routes(routes, self._names)])
         self._found: dict[tuple[bytes, bytes], tuple[Route, dict[str, str]]] = {}
         self._series: dict[tuple[str, int], Any] = {}
@@ -116,9 +125,9 @@ class Server:
             )
         except OSError as error:
             where = f"{self._settings.host}:{self._settings.port}"
-            raise ConfigError(f"cannot listen on {where}: {_why_not_bound(error)}") from error
+            raise ConfigError(f"cannot listen on {where}: {why_not_bound(error)}") from error
         self.port = self._listener.sockets[0].getsockname()[1]
-        if not _is_loopback(self._settings.host):
+        if not is_loopback(self._settings.host):
             control = "needs the token" if self._settings.token else "is off unless --token is given"
             _log.warning(
                 "%s: not a loopback address: inference is open to whoever reaches it; model control %s",
@@ -299,20 +308,3 @@ class Server:
 
         undo = ctx.on_cancel(gone)
         task.add_done_callback(lambda _: undo())
-
-
-def _why_not_bound(error: OSError) -> str:
-    """The system's reason alone: the event loop's text repeats the address."""
-    if error.errno is None or isinstance(error, socket.gaierror):  # whose numbers are not the system's
-        return error.strerror or str(error)
-    reason = os.strerror(error.errno).lower()
-    return f"{reason}; choose another with --port" if error.errno == errno.EADDRINUSE else reason
-
-
-def _is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False

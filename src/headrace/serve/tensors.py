@@ -82,7 +82,7 @@ def _plainly_right(spec: TensorSpec, array: Any) -> bool:
     if type(array) is not np.ndarray or array.dtype is not spec.dtype:
         return False
     shape = array.shape
-    return bool(shape) and shape[1:] == spec.shape[1:] and spec.shape[0] in (-1, shape[0])
+    return bool(shape and spec.shape) and shape[1:] == spec.shape[1:] and spec.shape[0] in (-1, shape[0])
 
 
 def _check_each(specs: Sequence[TensorSpec], tensors: Tensors) -> None:

@@ -1,18 +1,26 @@
-"""Backends by name: a `ModelConfig` and its version folder in, an unloaded `Backend` out."""
+"""Backends by name: a `ModelConfig` and its version folder in, an unloaded `Backend` out.
+
+Backends of other planes are given by whoever starts the server, as `Plugins`.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from pathlib import Path, PurePosixPath
+from typing import TypeAlias
 
 from headrace.errors import ConfigError
 from headrace.serve.config import ModelConfig
 from headrace.serve.protocol import Backend
 from headrace.serve.tensors import specs_from_config
 
-__all__ = ["create"]
+__all__ = ["Plugins", "create"]
+
+Plugins: TypeAlias = Mapping[str, Callable[[ModelConfig, Path], Backend]]
+"""`backend =` to what builds it, as `create` does; raises `ConfigError` naming the key at fault."""
 
 
-def create(config: ModelConfig, version_dir: Path) -> Backend:
+def create(config: ModelConfig, version_dir: Path, plugins: Plugins | None = None) -> Backend:
     """Build the backend that `config` names, for the files in `version_dir`; nothing is loaded yet.
 
     The model's name, for messages, is the folder above `version_dir`. Raises `ConfigError` naming the key at fault.
@@ -31,7 +39,10 @@ def create(config: ModelConfig, version_dir: Path) -> Backend:
         if not config.entry:
             raise ConfigError(f'model {name!r}: `entry` is missing; expected "module:attribute"')
         return PythonBackend(version_dir, config.entry, inputs, outputs, name)
-    raise ConfigError(f'model {name!r}: `backend` is {config.backend!r}; expected "onnx" or "python"')
+    if plugins and config.backend in plugins:
+        return plugins[config.backend](config, version_dir)
+    known = ", ".join(f'"{backend}"' for backend in ("onnx", "python", *(plugins or {})))
+    raise ConfigError(f"model {name!r}: `backend` is {config.backend!r}; here it can be {known}")
 
 
 def _model_file(config: ModelConfig, directory: Path, suffix: str) -> Path:
