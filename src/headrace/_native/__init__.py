@@ -7,11 +7,13 @@ from headrace._native._ext import (
     SharedSegment,
     SpscRing,
     ThreadPool,
+    TokenSampler,
     best_isa,
     choose_isa,
     cpu_features,
     format_json_numbers,
     parse_json_numbers,
+    sample_rows,
     supported_isas,
 )
 
@@ -22,10 +24,12 @@ __all__ = [
     "SharedSegment",
     "SpscRing",
     "ThreadPool",
+    "TokenSampler",
     "best_isa",
     "choose_isa",
     "cpu_features",
     "format_json_numbers",
     "parse_json_numbers",
+    "sample_rows",
     "supported_isas",
 ]

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Annotated, overload
 
 import numpy
+import numpy.typing
 from numpy.typing import NDArray
 
 def cpu_features() -> list[str]:
@@ -136,3 +137,36 @@ def parse_json_numbers(text: object, out: object) -> None:
 
 def format_json_numbers(array: object) -> bytes:
     """A C-contiguous array as one flat JSON array of numbers."""
+
+class TokenSampler:
+    def __init__(
+        self,
+        vocab: int,
+        prompt: Annotated[NDArray[numpy.int32], {"shape": (None,), "order": "C", "device": "cpu", "writable": False}],
+        *,
+        temperature: float,
+        top_k: int,
+        top_p: float,
+        min_p: float,
+        typical_p: float,
+        repetition_penalty: float,
+        presence_penalty: float,
+        frequency_penalty: float,
+        bias: Sequence[tuple[int, float]],
+        seed: int,
+        index: int,
+        logprobs: int,
+    ) -> None: ...
+    def accept(self, token: int) -> None: ...
+    @property
+    def position(self) -> int: ...
+
+def sample_rows(
+    samplers: Sequence[TokenSampler],
+    logits: numpy.typing.NDArray[numpy.float32],
+    rows: Sequence[int],
+    masks: Sequence[numpy.typing.NDArray[numpy.uint32] | None],
+) -> list[tuple[int, int, float, tuple[tuple[int, float], ...]]]:
+    """
+    For each sampler (status, token, logprob, alternatives); status 1: the row holds a NaN or +inf, 2: every token is forbidden. The GIL is released.
+    """

@@ -1,7 +1,7 @@
 """Chooses tokens: a row of logits and what a sequence has seen so far in, one token and its log-probabilities out.
 
 A `Sampler` belongs to one answer of one request. The engine asks it `greedy` when it plans a step: such a row needs only
-its argmax, and the sampler is never called for it. The other rows of a step go through `sample_rows` (or
+its argmax, and only `accept` is called. The other rows of a step go through `sample_rows` (or
 `sample_drafts`, with speculated tokens) in one native call that drops the GIL. Filters are applied in this order: logit
 bias, penalties, grammar mask, temperature, top-k, top-p, min-p, typical; the draw at position i depends on nothing but
 the seed, i and the filtered logits of that row.
@@ -66,27 +66,77 @@ class Sampler:
     ) -> None:
         """`params` have passed `check(vocab_size)`. `prompt_ids` count for the repetition penalty. `matcher` comes from
         `headrace.llm.grammar`, one for each answer, where `params.grammar` is set."""
+        self.seed = secrets.randbits(63) if params.seed is None else params.seed
+        self.matcher = matcher
+        self.greedy = (
+            params.temperature == 0
+            and params.repetition_penalty == 1
+            and params.presence_penalty == params.frequency_penalty == 0
+            and not params.logit_bias
+            and params.logprobs is None
+            and matcher is None
+        )
+        self._native = _native.TokenSampler(
+            vocab_size,
+            np.asarray(prompt_ids if params.repetition_penalty != 1 else (), np.int32),
+            temperature=params.temperature,
+            top_k=params.top_k,
+            top_p=params.top_p,
+            min_p=params.min_p,
+            typical_p=params.typical_p,
+            repetition_penalty=params.repetition_penalty,
+            presence_penalty=params.presence_penalty,
+            frequency_penalty=params.frequency_penalty,
+            bias=list(params.logit_bias.items()),
+            seed=self.seed % 2**64,
+            index=index,
+            logprobs=-1 if params.logprobs is None else params.logprobs,
+        )
+
+    @property
+    def position(self) -> int:
+        return self._native.position
 
     @property
     def finished(self) -> bool:
         """True once the grammar is complete and nothing may follow: end the answer with reason "stop"."""
+        return self.matcher is not None and self.matcher.finished
 
     def sample(self, row: Floats) -> Sample:
         """Choose from float32[vocab]; raises the row's error. The token is not accepted yet."""
+        (chosen,) = sample_rows([self], row.reshape(1, -1), [0])
+        if chosen.error is not None:
+            raise chosen.error
+        return chosen
 
     def accept(self, token: int) -> None:
-        """Count `token` as the next one of the answer. Also needed for greedy samplers. End-of-text tokens that end the
-        answer need not be accepted. Raises `InvalidInput` when the grammar does not allow the token."""
+        """Count `token` as the next one of the answer; greedy samplers want it too. An end-of-text token that ends the
+        answer need not be accepted. Raises `InvalidInput` when the vocabulary or grammar has no such token here."""
+        if self.matcher is not None:
+            self.matcher.accept(token)
+        self._native.accept(token)
 
 
 def sample_rows(samplers: Sequence[Sampler], logits: Floats, rows: Sequence[int]) -> list[Sample]:
     """Choose a token for each sampler, samplers[i] from logits[rows[i]], in one native call; accepts none of them.
 
     Args:
-        samplers: Of different sequences, none of them greedy.
+        samplers: Of different sequences.
         logits: float32[n, vocab], C-contiguous: `Output.logits` of the step.
         rows: Which row belongs to which sampler.
     """
+    masks: list[npt.NDArray[np.uint32] | None] = []
+    failed: dict[int, Sample] = {}
+    for i, sampler in enumerate(samplers):
+        mask = None
+        if sampler.matcher is not None:
+            try:
+                mask = sampler.matcher.mask()
+            except HeadraceError as error:
+                failed[i] = Sample(-1, error=error)
+        masks.append(mask)
+    drawn = _native.sample_rows([sampler._native for sampler in samplers], logits, rows, masks)
+    return [failed.get(i) or _sample(*one) for i, one in enumerate(drawn)]
 
 
 def sample_drafts(
@@ -96,7 +146,31 @@ def sample_drafts(
 
     Sequence i has len(drafts[i]) + 1 rows of logits from rows[i] on: what follows its last token, then what follows
     each speculated one. Tokens are chosen row after row as if each had been alone, until one differs from the draft
-    (it is right, what was computed after the draft is not) or the rows are used up. So the text is the one without
-    speculation, and each sequence gets 1 to len(drafts[i]) + 1 tokens. A sample with an error ends its sequence's list.
-    Tokens in `stop_ids` end it too.
+    (it is right; the rows after it follow a token that is not in the text) or the rows are used up. So the text is the
+    one without speculation, and a sequence gets 1 to len(drafts[i]) + 1 samples; one with an error is its last.
     """
+    chosen: list[list[Sample]] = [[] for _ in samplers]
+    going = list(range(len(samplers)))
+    while going:
+        at = [rows[i] + len(chosen[i]) for i in going]
+        drawn = sample_rows([samplers[i] for i in going], logits, at)
+        for i, one in zip(going, drawn, strict=True):
+            chosen[i].append(one)
+            if one.error is None:
+                samplers[i].accept(one.token)
+        going = [i for i in going if _stands(chosen[i], drafts[i]) and not samplers[i].finished]
+    return chosen
+
+
+def _stands(chosen: Sequence[Sample], draft: Sequence[int]) -> bool:
+    """Whether the last choice is the speculated one, so that the next row follows it."""
+    last = len(chosen) - 1
+    return last < len(draft) and chosen[last].token == draft[last]
+
+
+def _sample(status: int, token: int, logprob: float, top: tuple[tuple[int, float], ...]) -> Sample:
+    if status == 0:
+        return Sample(token, logprob, top)
+    if status == 1:
+        return Sample(-1, error=StageFailed("sampler", "the model's logits hold a NaN or an infinity"))
+    return Sample(-1, error=InvalidInput("logit_bias and grammar together leave no token to choose from"))
