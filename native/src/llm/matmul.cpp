@@ -1,0 +1,33 @@
+#include "headrace/llm/matmul.hpp"
+
+#include <string>
+
+#include "headrace/error.hpp"
+#include "matmul_isas.hpp"
+
+namespace headrace::llm {
+
+Matmul matmul(Isa isa) {
+  switch (isa) {
+    case Isa::scalar:
+      return matmul_scalar;
+#if defined(__x86_64__)
+    case Isa::avx2:
+    case Isa::avx2vnni:
+      return matmul_avx2;
+    case Isa::avx512vnni:
+    case Isa::amx:
+      return matmul_avx512;
+#elif defined(__aarch64__)
+    case Isa::neon:
+      return matmul_scalar;
+    case Isa::dotprod:
+    case Isa::i8mm:
+      return matmul_dotprod;
+#endif
+    default:
+      throw Error(ErrorKind::config_error, "this build has no matrix kernel for " + std::string(isa_name(isa)));
+  }
+}
+
+}  // namespace headrace::llm
