@@ -101,14 +101,13 @@ void bind_sample(nb::module_& m) {
            nb::arg("index"), nb::arg("logprobs"))
       .def("accept", &TokenSampler::accept, nb::arg("token"))
       .def_prop_ro("position", &TokenSampler::position);
-  m.def(
-      "sample_rows", &sample_rows, nb::arg("samplers"), nb::arg("logits"), nb::arg("rows"), nb::arg("masks"),
-      nb::sig("def sample_rows(samplers: collections.abc.Sequence[TokenSampler], logits: "
-              "numpy.typing.NDArray[numpy.float32], rows: collections.abc.Sequence[int], masks: "
-              "collections.abc.Sequence[numpy.typing.NDArray[numpy.uint32] | None]) -> list[tuple[int, int, float, "
-              "tuple[tuple[int, float], ...]]]"),
-      "For each sampler (status, token, logprob, alternatives); status 1: the row holds a NaN or +inf, 2: every token "
-      "is forbidden. The GIL is released.");
+  m.def("sample_rows", &sample_rows, nb::arg("samplers"), nb::arg("logits"), nb::arg("rows"), nb::arg("masks"),
+        nb::sig("def sample_rows(samplers: collections.abc.Sequence[TokenSampler], logits: "
+                "numpy.typing.NDArray[numpy.float32], rows: collections.abc.Sequence[int], masks: "
+                "collections.abc.Sequence[numpy.typing.NDArray[numpy.uint32] | None]) -> list[tuple[int, int, float, "
+                "tuple[tuple[int, float], ...]]]"),
+        "For each sampler (status, token, logprob, alternatives), without the GIL.\n\nStatus 1: the row holds a NaN or "
+        "+inf; 2: every token is forbidden.");
 }
 
 }  // namespace headrace::bind

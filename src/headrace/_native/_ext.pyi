@@ -168,5 +168,7 @@ def sample_rows(
     masks: Sequence[numpy.typing.NDArray[numpy.uint32] | None],
 ) -> list[tuple[int, int, float, tuple[tuple[int, float], ...]]]:
     """
-    For each sampler (status, token, logprob, alternatives); status 1: the row holds a NaN or +inf, 2: every token is forbidden. The GIL is released.
+    For each sampler (status, token, logprob, alternatives), without the GIL.
+
+    Status 1: the row holds a NaN or +inf; 2: every token is forbidden.
     """
