@@ -12,6 +12,7 @@ import os
 import time
 from collections.abc import Iterable
 from pathlib import Path
+from typing import IO
 
 from headrace.errors import LoadFailed
 from headrace.store.durable import scratch_name
@@ -47,11 +48,8 @@ def _digest(path: Path, memory: Path) -> str:
             digest, _, check = note.read_text("ascii").partition(" ")
             if check == _check(identity, digest):
                 return digest
-        hasher = hashlib.sha256()
-        while chunk := file.read(_CHUNK):
-            hasher.update(chunk)
+        digest = _digest_of(file)
         after = os.fstat(file.fileno())
-    digest = hasher.hexdigest()
     is_same = (after.st_size, after.st_mtime_ns) == (facts.st_size, facts.st_mtime_ns)
     if is_same and time.time_ns() - max(facts.st_mtime_ns, facts.st_ctime_ns) > _SETTLED_NS:
         with contextlib.suppress(OSError):
@@ -60,6 +58,13 @@ def _digest(path: Path, memory: Path) -> str:
             scratch.write_text(f"{digest} {_check(identity, digest)}", "ascii")
             scratch.replace(note)
     return digest
+
+
+def _digest_of(file: IO[bytes]) -> str:
+    hasher = hashlib.sha256()
+    while chunk := file.read(_CHUNK):
+        hasher.update(chunk)
+    return hasher.hexdigest()
 
 
 def _check(identity: str, digest: str) -> str:
