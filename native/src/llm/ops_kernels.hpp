@@ -3,6 +3,7 @@
 
 #include "headrace/llm/lanes.hpp"
 #include "headrace/llm/ops.hpp"
+#include "lanes_norm.hpp"
 
 namespace headrace::llm {
 namespace {
@@ -13,26 +14,6 @@ inline void in_lanes(std::size_t n, Fn fn) {
   std::size_t i = 0;
   for (; i + kLanes <= n; i += kLanes) fn(i, kLanes);
   if (i < n) fn(i, n - i);
-}
-
-/// 1 / sqrt(mean(x^2) + eps). 64 partial sums, so that the additions need not wait for each other.
-inline float inverse_rms(const float* x, std::size_t cols, float eps) {
-  Lanes sums[4] = {zero(), zero(), zero(), zero()};
-  std::size_t i = 0;
-  for (; i + 4 * kLanes <= cols; i += 4 * kLanes) {
-    for (std::size_t k = 0; k < 4; ++k) {
-      const Lanes part = load(x + i + k * kLanes);
-      sums[k] = fma(part, part, sums[k]);
-    }
-  }
-  for (std::size_t k = 0; i < cols; ++k, i += kLanes) {
-    const Lanes part = load_part(x + i, cols - i);
-    sums[k] = fma(part, part, sums[k]);
-  }
-  const Lanes mean = broadcast(sum((sums[0] + sums[2]) + (sums[1] + sums[3]))) / broadcast(static_cast<float>(cols));
-  float lanes[kLanes];
-  store(lanes, broadcast(1.0F) / sqrt(mean + broadcast(eps)));
-  return lanes[0];
 }
 
 inline void rms_norm(const float* x, const float* weight, std::size_t cols, float eps, float* out) {

@@ -54,10 +54,10 @@ struct StepSequence {
 class AttentionPlan {
  public:
   static constexpr std::size_t kPartition = 256;  // positions
-  static constexpr std::size_t kMaxRows = 64;  // queries (token x head of the group) of a tile; more for wider groups
+  static constexpr std::size_t kMaxRows = 64;     // queries (token x head of the group) of a tile
 
   /// `n_threads`: how many will take units; only the cut depends on it. Throws invalid_input if n_heads is no multiple
-  /// of the pool's n_kv_heads.
+  /// (up to 64) of the pool's n_kv_heads. The pool must outlive the plan.
   AttentionPlan(const KvPool& pool, std::size_t n_heads, std::size_t window, std::size_t n_threads);
 
   /// Cut a step. `sequences` and their block tables must outlive the use of the plan. Throws invalid_input if a block
@@ -69,7 +69,7 @@ class AttentionPlan {
   [[nodiscard]] std::size_t n_merges() const noexcept { return n_merges_; }
 
   /// Floats of scratch each thread needs (64-byte aligned) for write() and run(); the same for every step.
-  [[nodiscard]] std::size_t scratch_floats() const noexcept { return scratch_floats_; }
+  [[nodiscard]] std::size_t scratch_floats() const noexcept;
 
   // What follows is for the kernels.
 
@@ -105,18 +105,21 @@ class AttentionPlan {
     void operator()(float* memory) const noexcept;
   };
 
+  void add_tiles(std::size_t sequence);
+  void split(float grain);
+  [[nodiscard]] float cost(std::size_t rows, std::size_t positions) const;
+
   const KvPool* pool_;
   std::size_t n_heads_;
-  std::size_t group_;
   std::size_t window_;
-  std::size_t n_threads_;
-  std::size_t tile_tokens_;
-  std::size_t scratch_floats_;
+  std::size_t group_ = 1;
+  std::size_t tile_tokens_ = 1;
   std::size_t n_merges_ = 0;
   std::span<const StepSequence> sequences_;
   std::vector<Write> writes_;
   std::vector<Unit> units_;
   std::vector<Split> splits_;
+  std::vector<float> loads_;  // one a thread
   std::unique_ptr<float, Free> partials_;
   std::size_t partials_floats_ = 0;
 };

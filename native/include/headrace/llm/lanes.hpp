@@ -6,7 +6,7 @@
 //   Lanes  16 float32      load/store [_part(n): lanes from n on are 0, memory past n untouched], broadcast, + - * /,
 //                          fma(a, b, c) = a * b + c rounded once, sqrt, abs, sum, largest
 //          min(a, b) = a < b ? a : b and max(a, b) = a > b ? a : b lane by lane: b if either is NaN
-//   Mask   16 booleans     a > b, is_nan, below(n): lanes 0..n-1, &, |, any, select(mask, a, b)
+//   Mask   16 booleans     a > b, is_nan, below(n): lanes 0..n-1, |, without(a, b), any, select(mask, a, b)
 //   Ints   16 int32        bits, from_bits, +, round_to_int (half to even), to_float, select, sum, store
 // and conversions: load_f16/store_f16 (half to even), load_i8/store_i8, even(a, b)/odd(a, b) of the 32 floats [a | b].
 // Sums and maxima across lanes fold the upper half onto the lower until one lane is left.

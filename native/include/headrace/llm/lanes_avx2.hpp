@@ -27,8 +27,8 @@ inline Mask below(std::size_t n) {
 inline bool any(Mask m) {
   return _mm256_movemask_ps(_mm256_or_ps(m.a, m.b)) != 0;
 }
-inline Mask operator&(Mask x, Mask y) {
-  return {_mm256_and_ps(x.a, y.a), _mm256_and_ps(x.b, y.b)};
+inline Mask without(Mask x, Mask y) {
+  return {_mm256_andnot_ps(y.a, x.a), _mm256_andnot_ps(y.b, x.b)};
 }
 inline Mask operator|(Mask x, Mask y) {
   return {_mm256_or_ps(x.a, y.a), _mm256_or_ps(x.b, y.b)};

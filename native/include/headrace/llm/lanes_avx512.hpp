@@ -25,8 +25,8 @@ inline Mask below(std::size_t n) {
 inline bool any(Mask m) {
   return m.v != 0;
 }
-inline Mask operator&(Mask a, Mask b) {
-  return {static_cast<__mmask16>(a.v & b.v)};
+inline Mask without(Mask a, Mask b) {
+  return {static_cast<__mmask16>(a.v & ~b.v)};
 }
 inline Mask operator|(Mask a, Mask b) {
   return {static_cast<__mmask16>(a.v | b.v)};

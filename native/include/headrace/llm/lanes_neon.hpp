@@ -28,8 +28,8 @@ inline Mask below(std::size_t n) {
 inline bool any(Mask m) {
   return vmaxvq_u32(vorrq_u32(vorrq_u32(m.a, m.b), vorrq_u32(m.c, m.d))) != 0;
 }
-inline Mask operator&(Mask x, Mask y) {
-  return {vandq_u32(x.a, y.a), vandq_u32(x.b, y.b), vandq_u32(x.c, y.c), vandq_u32(x.d, y.d)};
+inline Mask without(Mask x, Mask y) {
+  return {vbicq_u32(x.a, y.a), vbicq_u32(x.b, y.b), vbicq_u32(x.c, y.c), vbicq_u32(x.d, y.d)};
 }
 inline Mask operator|(Mask x, Mask y) {
   return {vorrq_u32(x.a, y.a), vorrq_u32(x.b, y.b), vorrq_u32(x.c, y.c), vorrq_u32(x.d, y.d)};

@@ -37,8 +37,8 @@ inline bool any(Mask m) {
   for (const bool set : m.v) found = found || set;
   return found;
 }
-inline Mask operator&(Mask a, Mask b) {
-  return each<Mask>([&](std::size_t i) { return a.v[i] && b.v[i]; });
+inline Mask without(Mask a, Mask b) {
+  return each<Mask>([&](std::size_t i) { return a.v[i] && !b.v[i]; });
 }
 inline Mask operator|(Mask a, Mask b) {
   return each<Mask>([&](std::size_t i) { return a.v[i] || b.v[i]; });
