@@ -13,4 +13,5 @@ NB_MODULE(_ext, m) {
   bind_workers(m);
   bind_json_numbers(m);
   bind_sample(m);
+  bind_llm(m);
 }

@@ -4,6 +4,7 @@ from headrace._native._ext import (
     BufferPool,
     Lease,
     MpmcRing,
+    Program,
     SharedSegment,
     SpscRing,
     ThreadPool,
@@ -12,15 +13,19 @@ from headrace._native._ext import (
     choose_isa,
     cpu_features,
     format_json_numbers,
+    pack,
+    packed_bytes,
     parse_json_numbers,
     sample_rows,
     supported_isas,
+    unpack,
 )
 
 __all__ = [
     "BufferPool",
     "Lease",
     "MpmcRing",
+    "Program",
     "SharedSegment",
     "SpscRing",
     "ThreadPool",
@@ -29,7 +34,10 @@ __all__ = [
     "choose_isa",
     "cpu_features",
     "format_json_numbers",
+    "pack",
+    "packed_bytes",
     "parse_json_numbers",
     "sample_rows",
     "supported_isas",
+    "unpack",
 ]

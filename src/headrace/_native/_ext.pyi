@@ -172,3 +172,102 @@ def sample_rows(
 
     Status 1: the row holds a NaN or +inf; 2: every token is forbidden.
     """
+
+def packed_bytes(type: str, bits: int, rows: int, cols: int) -> int: ...
+def pack(
+    type: str,
+    bits: int,
+    source: Annotated[NDArray[numpy.uint8], {"shape": (None,), "order": "C", "device": "cpu", "writable": False}],
+    rows: int,
+    cols: int,
+    out: Annotated[NDArray[numpy.uint8], {"shape": (None,), "order": "C", "device": "cpu"}],
+) -> float: ...
+def unpack(
+    data: Annotated[NDArray[numpy.uint8], {"shape": (None,), "order": "C", "device": "cpu", "writable": False}],
+    type: str,
+    bits: int,
+    multiplier: float,
+    out: Annotated[NDArray[numpy.float32], {"shape": (None, None), "order": "C", "device": "cpu"}],
+) -> None: ...
+
+class Program:
+    def __init__(
+        self,
+        isa: str,
+        threads: int,
+        max_tokens: int,
+        n_pages: int,
+        n_layers: int,
+        n_kv_heads: int,
+        head_dim: int,
+        int8: bool,
+    ) -> None: ...
+    def add_buffer(self, width: int) -> int: ...
+    def add_matrix(
+        self,
+        data: Annotated[NDArray[numpy.uint8], {"shape": (None,), "order": "C", "device": "cpu", "writable": False}],
+        type: str,
+        bits: int,
+        rows: int,
+        cols: int,
+        multiplier: float,
+    ) -> int: ...
+    def add_vector(
+        self,
+        values: Annotated[NDArray[numpy.float32], {"shape": (None,), "order": "C", "device": "cpu", "writable": False}],
+    ) -> int: ...
+    def add_rotation(self, inv_freq: Sequence[float], interleaved: bool, scale: float) -> int: ...
+    def embed(self, table: int, scale: float, out: int) -> None: ...
+    def linear(
+        self, x: int, norm: int, eps: float, weights: Sequence[int], biases: Sequence[int], out: int, accumulate: bool
+    ) -> None: ...
+    def gated(self, x: int, norm: int, eps: float, gate: int, up: int, gelu: bool, out: int) -> None: ...
+    def attention(
+        self,
+        qkv: int,
+        out: int,
+        layer: int,
+        n_heads: int,
+        scale: float,
+        softcap: float,
+        window: int,
+        rotation: int,
+        q_norm: int,
+        k_norm: int,
+        eps: float,
+    ) -> None: ...
+    def add_norm(self, x: int, y: int, norm: int, eps: float) -> None: ...
+    def add(self, x: int, y: int) -> None: ...
+    def logits(self, x: int, norm: int, eps: float, head: int, softcap: float) -> None: ...
+    def finish(self) -> None: ...
+    def step(
+        self,
+        tokens: Annotated[NDArray[numpy.int32], {"shape": (None,), "order": "C", "device": "cpu", "writable": False}],
+        positions: Annotated[
+            NDArray[numpy.int32], {"shape": (None,), "order": "C", "device": "cpu", "writable": False}
+        ],
+        starts: Annotated[NDArray[numpy.int32], {"shape": (None,), "order": "C", "device": "cpu", "writable": False}],
+        block_tables: Annotated[
+            NDArray[numpy.int32], {"shape": (None, None), "order": "C", "device": "cpu", "writable": False}
+        ],
+        rows: Annotated[NDArray[numpy.int32], {"shape": (None,), "order": "C", "device": "cpu", "writable": False}],
+        argmax: Annotated[NDArray[numpy.int32], {"shape": (None,), "order": "C", "device": "cpu"}],
+        logits: Annotated[NDArray[numpy.float32], {"shape": (None, None), "order": "C", "device": "cpu"}],
+    ) -> None: ...
+    def hidden(
+        self,
+        tokens: Annotated[NDArray[numpy.int32], {"shape": (None,), "order": "C", "device": "cpu", "writable": False}],
+        positions: Annotated[
+            NDArray[numpy.int32], {"shape": (None,), "order": "C", "device": "cpu", "writable": False}
+        ],
+        starts: Annotated[NDArray[numpy.int32], {"shape": (None,), "order": "C", "device": "cpu", "writable": False}],
+        block_tables: Annotated[
+            NDArray[numpy.int32], {"shape": (None, None), "order": "C", "device": "cpu", "writable": False}
+        ],
+        rows: Annotated[NDArray[numpy.int32], {"shape": (None,), "order": "C", "device": "cpu", "writable": False}],
+        out: Annotated[NDArray[numpy.float32], {"shape": (None, None), "order": "C", "device": "cpu"}],
+    ) -> None: ...
+    def copy_page(self, source: int, target: int) -> None: ...
+    @property
+    def page_bytes(self) -> int: ...
+    def close(self) -> None: ...

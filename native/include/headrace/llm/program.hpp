@@ -1,0 +1,211 @@
+// A traced model as a flat list of fused operations, replayed by a team of threads: one step of many sequences in, one
+// row of logits (or its largest entry) per asked-for token out.
+//
+// Values live in buffers: float32[max_tokens][width]. Matrix inputs are normalised (where the operation says so) and
+// quantised on the way in. Numbers of a token depend on its sequence alone, not on the batch, the threads or the
+// instruction set.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <memory>
+#include <span>
+#include <variant>
+#include <vector>
+
+#include "headrace/cpu.hpp"
+#include "headrace/llm/attention.hpp"
+#include "headrace/llm/kv.hpp"
+#include "headrace/llm/matmul.hpp"
+#include "headrace/llm/ops.hpp"
+#include "headrace/llm/packed.hpp"
+#include "headrace/team.hpp"
+
+namespace headrace::llm {
+
+using Buffer = std::size_t;  // index of a buffer
+using Vector = std::size_t;  // index of a vector weight; no_vector for none
+using Matrix = std::size_t;
+
+inline constexpr std::size_t no_vector = static_cast<std::size_t>(-1);
+
+enum class Gate : std::uint8_t { silu, gelu_tanh };
+
+struct Rotation {
+  std::vector<double> inv_freq;
+  bool interleaved = false;
+  double scale = 1.0;  // of cos and sin
+};
+
+/// RMSNorm in front of a product; none if `weight` is no_vector.
+struct Prologue {
+  Vector weight = no_vector;
+  float eps = 0.0F;
+};
+
+struct EmbedOp {
+  Matrix table;
+  float scale;
+  Buffer out;
+};
+struct LinearOp {  // out (+)= concat(norm(x) @ w.T) + bias
+  Buffer x;
+  Prologue norm;
+  std::vector<Matrix> weights;
+  std::vector<Vector> biases;
+  Buffer out;
+  bool accumulate;
+};
+struct GatedOp {  // out = act(norm(x) @ gate.T) * (norm(x) @ up.T)
+  Buffer x;
+  Prologue norm;
+  Matrix gate, up;
+  Gate activation;
+  Buffer out;
+};
+struct AttentionOp {
+  Buffer qkv, out;
+  AttentionLayer layer;
+  Vector q_norm, k_norm;
+  std::size_t rotation;  // index
+};
+struct AddNormOp {  // x += norm(y)
+  Buffer x, y;
+  Prologue norm;
+};
+struct AddOp {  // x += y
+  Buffer x, y;
+};
+struct LogitsOp {
+  Buffer x;
+  Prologue norm;
+  Matrix head;
+  float softcap;
+};
+using Op = std::variant<EmbedOp, LinearOp, GatedOp, AttentionOp, AddNormOp, AddOp, LogitsOp>;
+
+/// One step, as headrace.llm.execution.Batch describes it.
+struct Step {
+  std::span<const std::int32_t> tokens, positions, starts;
+  std::span<const std::int32_t> block_tables;  // [sequences][pages]
+  std::size_t pages = 0;                       // columns of block_tables
+  std::span<const std::int32_t> rows;
+  std::span<std::int32_t> argmax;  // out, [rows]
+  std::span<float> logits;         // out, [rows][vocab]
+  std::span<float> hidden;         // out, [rows][width], or empty; when given, no logits are computed
+};
+
+class Program {
+ public:
+  /// Throws invalid_input for shapes of pages or threads that cannot be, config_error if this build lacks `isa`.
+  Program(Isa isa, std::size_t threads, std::size_t max_tokens, const KvShape& kv);
+
+  // Building: weights are views that must outlive the program; vectors are copied. Each throws invalid_input for
+  // indices and widths that do not fit.
+  Buffer add_buffer(std::size_t width);
+  Matrix add_matrix(const PackedMatrix& matrix);
+  Vector add_vector(std::span<const float> values);
+  std::size_t add_rotation(Rotation rotation);
+  void add(Op op);
+
+  /// Allocate; after this, only step() and copy_page().
+  void finish();
+
+  /// Throws invalid_input for a step that does not fit, before anything is computed. One thread at a time.
+  void step(const Step& step);
+
+  KvPool& pool() noexcept { return pool_; }
+  [[nodiscard]] std::size_t vocab_size() const noexcept { return vocab_; }
+  [[nodiscard]] std::size_t width() const noexcept { return width_; }
+  [[nodiscard]] std::size_t max_tokens() const noexcept { return max_tokens_; }
+
+ private:
+  struct Value {
+    std::size_t width = 0;
+    std::size_t stride = 0;  // floats from row to row
+    float* data = nullptr;
+  };
+  struct Free {
+    void operator()(void* memory) const noexcept { std::free(memory); }
+  };
+  template <class T>
+  using Array = std::unique_ptr<T[], Free>;
+  template <class T>
+  static Array<T> allocate(std::size_t n);
+
+  /// Quantised inputs of the product at hand: shared by all threads, or one set a thread when there are few rows, since
+  /// quantising again is cheaper than waiting.
+  struct Inputs {
+    Array<std::int8_t> codes;
+    Array<float> scale, fsum32;
+    Array<std::int32_t> isum16;
+    void make(std::size_t rows, std::size_t cols);
+    [[nodiscard]] Activations view(std::size_t cols) const;
+  };
+  struct alignas(64) Worker {
+    Inputs few;
+    Array<std::byte> scratch;
+    Array<float> attention;
+    Array<float> tile;     // a gate's other half
+    std::size_t turn = 0;  // which counter comes next
+  };
+  struct alignas(64) Counter {
+    std::atomic<std::uint32_t> next{0};
+  };
+  struct Plan {
+    std::size_t n_heads, window;
+    std::unique_ptr<AttentionPlan> plan;
+  };
+
+  void check(const Step& step) const;
+  void prepare(const Step& step);
+  void execute(std::size_t rank) noexcept;
+  void run(const EmbedOp& op, std::size_t rank);
+  void run(const LinearOp& op, std::size_t rank);
+  void run(const GatedOp& op, std::size_t rank);
+  void run(const AttentionOp& op, std::size_t rank);
+  void run(const AddNormOp& op, std::size_t rank);
+  void run(const AddOp& op, std::size_t rank);
+  void run(const LogitsOp& op, std::size_t rank);
+  void rotate(std::size_t token);
+  Activations inputs(const Value& x, std::span<const std::int32_t> rows, Prologue norm, std::size_t rank);
+
+  /// Hand out [0, n) in pieces of `grain`, each to whoever comes first; every rank calls this at the same point.
+  template <class Fn>
+  void share(std::size_t rank, std::size_t n, std::size_t grain, Fn&& fn);
+  [[nodiscard]] std::size_t strip_grain(std::size_t strips, std::size_t n_rows) const;
+
+  [[nodiscard]] const float* vector(Vector index) const { return index == no_vector ? nullptr : vectors_[index].get(); }
+  float* row(const Value& value, std::size_t i) const { return value.data + i * value.stride; }
+
+  const Ops& ops_;
+  Matmul matmul_;
+  const AttentionKernels& attention_;
+  Team team_;
+  KvPool pool_;
+  std::size_t max_tokens_;
+  std::size_t vocab_ = 0;
+  std::size_t width_ = 0;
+  bool finished_ = false;
+
+  std::vector<Value> values_;
+  std::vector<Array<float>> memory_;
+  std::vector<PackedMatrix> matrices_;
+  std::vector<Array<float>> vectors_;
+  std::vector<std::size_t> vector_sizes_;
+  std::vector<Rotation> rotations_;
+  std::vector<Array<float>> cos_, sin_;  // per rotation: [max_tokens][pairs]
+  std::vector<Op> program_;
+  std::vector<Plan> plans_;
+
+  Inputs many_;
+  std::vector<Worker> workers_;
+  std::unique_ptr<Counter[]> counters_;
+  std::size_t n_counters_ = 0;
+  std::vector<StepSequence> sequences_;
+  const Step* step_ = nullptr;
+};
+
+}  // namespace headrace::llm

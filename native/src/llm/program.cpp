@@ -1,0 +1,469 @@
+#include "headrace/llm/program.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <new>
+#include <string>
+
+#include "headrace/error.hpp"
+
+namespace headrace::llm {
+namespace {
+
+constexpr std::size_t few_rows = 4;      // up to here every thread quantises for itself
+constexpr std::size_t tile_rows = 16;    // up to here pieces of a product are large
+constexpr std::size_t piece_strips = 2;  // of a product with many rows
+constexpr std::size_t counters_per_op = 4;
+
+std::size_t round_up(std::size_t n, std::size_t to) {
+  return (n + to - 1) / to * to;
+}
+
+[[noreturn]] void refuse(const std::string& what) {
+  throw Error(ErrorKind::invalid_input, what);
+}
+
+std::string number(std::size_t n) {
+  return std::to_string(n);
+}
+
+}  // namespace
+
+template <class T>
+Program::Array<T> Program::allocate(std::size_t n) {
+  const std::size_t bytes = round_up(std::max<std::size_t>(n, 1) * sizeof(T), 64);
+  void* memory = std::aligned_alloc(64, bytes);
+  if (memory == nullptr) throw std::bad_alloc();
+  std::memset(memory, 0, bytes);
+  return Array<T>(static_cast<T*>(memory));
+}
+
+void Program::Inputs::make(std::size_t rows, std::size_t cols) {
+  codes = allocate<std::int8_t>(rows * cols);
+  scale = allocate<float>(rows * cols / kQuantBlock);
+  fsum32 = allocate<float>(rows * cols / kQuantBlock);
+  isum16 = allocate<std::int32_t>(rows * cols / kSumBlock);
+}
+
+Activations Program::Inputs::view(std::size_t cols) const {
+  return {codes.get(), scale.get(), isum16.get(), fsum32.get(), cols};
+}
+
+Program::Program(Isa isa, std::size_t threads, std::size_t max_tokens, const KvShape& kv)
+    : ops_(ops(isa)),
+      matmul_(matmul(isa)),
+      attention_(attention_kernels(isa)),
+      team_(threads),
+      pool_(kv),
+      max_tokens_(max_tokens),
+      workers_(threads) {
+  if (max_tokens == 0) refuse("max_tokens: expected at least 1, got 0");
+}
+
+// -- building
+// ----------------------------------------------------------------------------------------------------------
+
+Buffer Program::add_buffer(std::size_t width) {
+  if (width == 0) refuse("a buffer cannot be 0 wide");
+  values_.push_back({width, round_up(width, block_cols), nullptr});
+  return values_.size() - 1;
+}
+
+Matrix Program::add_matrix(const PackedMatrix& matrix) {
+  if (matrix.rows == 0 || matrix.cols == 0) refuse("a matrix cannot be empty");
+  matrices_.push_back(matrix);
+  return matrices_.size() - 1;
+}
+
+Vector Program::add_vector(std::span<const float> values) {
+  auto copy = allocate<float>(values.size());
+  std::ranges::copy(values, copy.get());
+  vectors_.push_back(std::move(copy));
+  vector_sizes_.push_back(values.size());
+  return vectors_.size() - 1;
+}
+
+std::size_t Program::add_rotation(Rotation rotation) {
+  rotations_.push_back(std::move(rotation));
+  return rotations_.size() - 1;
+}
+
+void Program::add(Op op) {
+  if (finished_) refuse("the program is finished");
+  const auto value = [this](Buffer index) -> const Value& {
+    if (index >= values_.size()) refuse("there is no buffer " + number(index));
+    return values_[index];
+  };
+  const auto matrix = [this](Matrix index) -> const PackedMatrix& {
+    if (index >= matrices_.size()) refuse("there is no matrix " + number(index));
+    return matrices_[index];
+  };
+  const auto sized = [this](Vector index, std::size_t size) {
+    if (index == no_vector) return;
+    if (index >= vectors_.size()) refuse("there is no vector " + number(index));
+    if (vector_sizes_[index] != size) {
+      refuse("vector " + number(index) + " has " + number(vector_sizes_[index]) + " entries, expected " + number(size));
+    }
+  };
+  const auto equal = [](std::size_t got, std::size_t expected, const char* what) {
+    if (got != expected) refuse(std::string(what) + " is " + number(got) + ", expected " + number(expected));
+  };
+  struct Checks {
+    decltype(value)& value_of;
+    decltype(matrix)& matrix_of;
+    decltype(sized)& vector_of;
+    decltype(equal)& same;
+    Program& program;
+
+    void operator()(const EmbedOp& o) const {
+      same(matrix_of(o.table).cols, value_of(o.out).width, "width of the embedding");
+      program.width_ = value_of(o.out).width;
+    }
+    void operator()(const LinearOp& o) const {
+      std::size_t rows = 0;
+      equal_sizes(o.weights.size(), o.biases.size());
+      for (std::size_t i = 0; i < o.weights.size(); ++i) {
+        same(matrix_of(o.weights[i]).cols, value_of(o.x).width, "width of a matrix");
+        vector_of(o.biases[i], matrix_of(o.weights[i]).rows);
+        rows += matrix_of(o.weights[i]).rows;
+      }
+      same(rows, value_of(o.out).width, "height of the matrices");
+      vector_of(o.norm.weight, value_of(o.x).width);
+    }
+    void operator()(const GatedOp& o) const {
+      for (const Matrix m : {o.gate, o.up}) {
+        same(matrix_of(m).cols, value_of(o.x).width, "width of a gate");
+        same(matrix_of(m).rows, value_of(o.out).width, "height of a gate");
+      }
+      vector_of(o.norm.weight, value_of(o.x).width);
+    }
+    void operator()(const AttentionOp& o) const {
+      const KvShape& kv = program.pool_.shape();
+      same(value_of(o.qkv).width, (o.layer.n_heads + 2 * kv.n_kv_heads) * kv.head_dim,
+           "width of queries, keys, values");
+      same(value_of(o.out).width, o.layer.n_heads * kv.head_dim, "width of the attention");
+      if (o.layer.layer >= kv.n_layers) refuse("there is no layer " + number(o.layer.layer));
+      if (o.rotation >= program.rotations_.size()) refuse("there is no rotation " + number(o.rotation));
+      if (2 * program.rotations_[o.rotation].inv_freq.size() > kv.head_dim) refuse("a rotation is wider than a head");
+      vector_of(o.q_norm, kv.head_dim);
+      vector_of(o.k_norm, kv.head_dim);
+    }
+    void operator()(const AddNormOp& o) const {
+      same(value_of(o.y).width, value_of(o.x).width, "width of a sum");
+      vector_of(o.norm.weight, value_of(o.y).width);
+    }
+    void operator()(const AddOp& o) const { same(value_of(o.y).width, value_of(o.x).width, "width of a sum"); }
+    void operator()(const LogitsOp& o) const {
+      same(matrix_of(o.head).cols, value_of(o.x).width, "width of the head");
+      vector_of(o.norm.weight, value_of(o.x).width);
+      program.vocab_ = matrix_of(o.head).rows;
+    }
+    static void equal_sizes(std::size_t weights, std::size_t biases) {
+      if (weights != biases || weights == 0) refuse("expected one bias, or none, for each of some weights");
+    }
+  };
+  std::visit(Checks{value, matrix, sized, equal, *this}, op);
+  if (auto* o = std::get_if<AttentionOp>(&op)) {
+    o->layer.q_norm = vector(o->q_norm);
+    o->layer.k_norm = vector(o->k_norm);
+    o->layer.rotary_pairs = rotations_[o->rotation].inv_freq.size();
+    o->layer.interleaved = rotations_[o->rotation].interleaved;
+    const bool known = std::ranges::any_of(
+        plans_, [&](const Plan& plan) { return plan.n_heads == o->layer.n_heads && plan.window == o->layer.window; });
+    if (!known) {
+      plans_.push_back({o->layer.n_heads, o->layer.window,
+                        std::make_unique<AttentionPlan>(pool_, o->layer.n_heads, o->layer.window, team_.size())});
+    }
+  }
+  program_.push_back(std::move(op));
+}
+
+void Program::finish() {
+  if (program_.empty() || !std::holds_alternative<EmbedOp>(program_.front()) ||
+      !std::holds_alternative<LogitsOp>(program_.back())) {
+    refuse("a program begins with the embedding and ends with the logits");
+  }
+  std::size_t widest = 0;
+  for (Value& value : values_) {
+    memory_.push_back(allocate<float>(max_tokens_ * value.stride));
+    value.data = memory_.back().get();
+    widest = std::max(widest, value.stride);
+  }
+  for (const Rotation& rotation : rotations_) {
+    cos_.push_back(allocate<float>(max_tokens_ * rotation.inv_freq.size()));
+    sin_.push_back(allocate<float>(max_tokens_ * rotation.inv_freq.size()));
+  }
+  std::size_t attention = 0;
+  for (const Plan& plan : plans_) attention = std::max(attention, plan.plan->scratch_floats());
+  many_.make(max_tokens_, widest);
+  for (Worker& worker : workers_) {
+    worker.few.make(few_rows, widest);
+    worker.scratch = allocate<std::byte>(matmul_scratch_bytes(widest));
+    worker.attention = allocate<float>(attention);
+    worker.tile = allocate<float>(std::max({max_tokens_ * piece_strips * strip_rows, tile_rows * widest, widest}));
+  }
+  n_counters_ = program_.size() * counters_per_op + counters_per_op;
+  counters_ = std::make_unique<Counter[]>(n_counters_);
+  finished_ = true;
+}
+
+// -- a step
+// ------------------------------------------------------------------------------------------------------------
+
+void Program::check(const Step& step) const {
+  if (!finished_) refuse("the program is not finished");
+  const std::size_t n = step.tokens.size();
+  if (n == 0 || n > max_tokens_) refuse("a step holds 1 to " + number(max_tokens_) + " tokens, got " + number(n));
+  if (step.positions.size() != n) refuse("expected " + number(n) + " positions, got " + number(step.positions.size()));
+  const std::size_t table = matrices_[std::get<EmbedOp>(program_.front()).table].rows;
+  for (const std::int32_t token : step.tokens) {
+    if (token < 0 || static_cast<std::size_t>(token) >= table) {
+      refuse("expected token ids below " + number(table) + ", got " + std::to_string(token));
+    }
+  }
+  if (step.starts.size() < 2 || step.starts.front() != 0 || static_cast<std::size_t>(step.starts.back()) != n) {
+    refuse("starts: expected to run from 0 to " + number(n));
+  }
+  const std::size_t sequences = step.starts.size() - 1;
+  if (step.block_tables.size() != sequences * step.pages) refuse("block_tables: expected one row a sequence");
+  for (std::size_t s = 0; s < sequences; ++s) {
+    if (step.starts[s] >= step.starts[s + 1]) refuse("starts: sequence " + number(s) + " has no token");
+    for (std::int32_t i = step.starts[s]; i < step.starts[s + 1]; ++i) {
+      const std::int32_t expected = step.positions[static_cast<std::size_t>(step.starts[s])] + i - step.starts[s];
+      const std::int32_t position = step.positions[static_cast<std::size_t>(i)];
+      if (position < 0 || position != expected) refuse("positions of sequence " + number(s) + " are not consecutive");
+    }
+  }
+  for (const std::int32_t row : step.rows) {
+    if (row < 0 || static_cast<std::size_t>(row) >= n) refuse("rows: there is no token " + std::to_string(row));
+  }
+  const std::size_t rows = step.rows.size();
+  const bool fits = step.hidden.empty() ? step.argmax.size() == rows && step.logits.size() == rows * vocab_
+                                        : step.hidden.size() == rows * width_;
+  if (!fits) refuse("outputs: expected one row for each of " + number(rows));
+}
+
+void Program::prepare(const Step& step) {
+  step_ = &step;
+  sequences_.clear();
+  for (std::size_t s = 0; s + 1 < step.starts.size(); ++s) {
+    const auto first = static_cast<std::size_t>(step.starts[s]);
+    sequences_.push_back({first, static_cast<std::size_t>(step.starts[s + 1]) - first,
+                          static_cast<std::size_t>(step.positions[first]),
+                          step.block_tables.subspan(s * step.pages, step.pages)});
+  }
+  for (Plan& plan : plans_) plan.plan->build(sequences_);
+  for (std::size_t i = 0; i < n_counters_; ++i) counters_[i].next.store(0, std::memory_order_relaxed);
+  for (Worker& worker : workers_) worker.turn = 0;
+}
+
+void Program::step(const Step& step) {
+  check(step);
+  prepare(step);
+  team_.run([this](std::size_t rank) { execute(rank); });
+}
+
+void Program::execute(std::size_t rank) noexcept {
+  for (const Op& op : program_) {
+    std::visit([this, rank](const auto& o) { run(o, rank); }, op);
+  }
+}
+
+template <class Fn>
+void Program::share(std::size_t rank, std::size_t n, std::size_t grain, Fn&& fn) {
+  std::atomic<std::uint32_t>& next = counters_[workers_[rank].turn++].next;
+  for (;;) {
+    const std::size_t from = next.fetch_add(1, std::memory_order_relaxed) * grain;
+    if (from >= n) return;
+    fn(from, std::min(n, from + grain));
+  }
+}
+
+std::size_t Program::strip_grain(std::size_t strips, std::size_t n_rows) const {
+  if (n_rows > tile_rows) return piece_strips;
+  return std::max<std::size_t>(1, strips / (team_.size() * 4));
+}
+
+void Program::rotate(std::size_t token) {
+  const double position = step_->positions[token];
+  for (std::size_t r = 0; r < rotations_.size(); ++r) {
+    const Rotation& rotation = rotations_[r];
+    const std::size_t pairs = rotation.inv_freq.size();
+    for (std::size_t i = 0; i < pairs; ++i) {
+      const double angle = position * rotation.inv_freq[i];
+      cos_[r][token * pairs + i] = static_cast<float>(std::cos(angle) * rotation.scale);
+      sin_[r][token * pairs + i] = static_cast<float>(std::sin(angle) * rotation.scale);
+    }
+  }
+}
+
+Activations Program::inputs(const Value& x, std::span<const std::int32_t> rows, Prologue norm, std::size_t rank) {
+  const std::size_t n = rows.empty() ? step_->tokens.size() : rows.size();
+  const float* weight = vector(norm.weight);
+  Worker& worker = workers_[rank];
+  const bool own = n <= few_rows;
+  const Activations out = (own ? worker.few : many_).view(x.stride);
+  const auto one = [&](std::size_t i) {
+    const float* in = row(x, rows.empty() ? i : static_cast<std::size_t>(rows[i]));
+    if (weight == nullptr) {
+      ops_.quantise(in, x.stride, out.row(i));
+    } else if (x.width == x.stride) {
+      ops_.rms_norm_quantise(in, weight, x.width, norm.eps, out.row(i));
+    } else {  // padded: the norm is over the true width
+      float* padded = worker.tile.get();
+      ops_.rms_norm(in, weight, x.width, norm.eps, padded);
+      std::fill(padded + x.width, padded + x.stride, 0.0F);
+      ops_.quantise(padded, x.stride, out.row(i));
+    }
+  };
+  if (own) {
+    for (std::size_t i = 0; i < n; ++i) one(i);
+  } else {
+    share(rank, n, 4, [&](std::size_t from, std::size_t to) {
+      for (std::size_t i = from; i < to; ++i) one(i);
+    });
+    team_.barrier();
+  }
+  return out;
+}
+
+void Program::run(const EmbedOp& op, std::size_t rank) {
+  const Value& out = values_[op.out];
+  const PackedMatrix& table = matrices_[op.table];
+  share(rank, step_->tokens.size(), 1, [&](std::size_t from, std::size_t to) {
+    for (std::size_t i = from; i < to; ++i) {
+      float* at = row(out, i);
+      unpack_row(table, static_cast<std::size_t>(step_->tokens[i]), at);
+      for (std::size_t j = 0; j < out.width; ++j) at[j] *= op.scale;
+      rotate(i);
+    }
+  });
+  team_.barrier();
+}
+
+void Program::run(const LinearOp& op, std::size_t rank) {
+  const std::size_t n = step_->tokens.size();
+  const Activations x = inputs(values_[op.x], {}, op.norm, rank);
+  const Value& out = values_[op.out];
+  std::size_t strips = 0;
+  for (const Matrix m : op.weights) strips += matrices_[m].strips();
+  share(rank, strips, strip_grain(strips, n), [&](std::size_t from, std::size_t to) {
+    std::size_t before = 0;  // strips and columns of the matrices passed
+    std::size_t column = 0;
+    for (std::size_t i = 0; i < op.weights.size() && before < to; ++i) {
+      const PackedMatrix& w = matrices_[op.weights[i]];
+      const std::size_t first = std::max(from, before) - before;
+      const std::size_t last = std::min(to - before, w.strips());
+      if (first < last) {
+        const std::size_t begin = column + first * strip_rows;
+        matmul_(w, first, last, x, 0, n, out.data + begin, out.stride, op.accumulate ? Store::add : Store::assign,
+                workers_[rank].scratch.get());
+        if (const float* bias = vector(op.biases[i])) {
+          const std::size_t end = column + std::min<std::size_t>(last * strip_rows, w.rows);
+          for (std::size_t t = 0; t < n; ++t) {
+            ops_.add(row(out, t) + begin, bias + (begin - column), end - begin, row(out, t) + begin);
+          }
+        }
+      }
+      before += w.strips();
+      column += w.rows;
+    }
+  });
+  team_.barrier();
+}
+
+void Program::run(const GatedOp& op, std::size_t rank) {
+  const std::size_t n = step_->tokens.size();
+  const Activations x = inputs(values_[op.x], {}, op.norm, rank);
+  const Value& out = values_[op.out];
+  const PackedMatrix& gate = matrices_[op.gate];
+  const PackedMatrix& up = matrices_[op.up];
+  const auto activate = op.activation == Gate::silu ? ops_.silu_mul : ops_.gelu_tanh_mul;
+  Worker& worker = workers_[rank];
+  share(rank, gate.strips(), strip_grain(gate.strips(), n), [&](std::size_t from, std::size_t to) {
+    const std::size_t begin = from * strip_rows;
+    const std::size_t width = std::min<std::size_t>(to * strip_rows, gate.rows) - begin;
+    const std::size_t stride = (to - from) * strip_rows;
+    matmul_(gate, from, to, x, 0, n, out.data + begin, out.stride, Store::assign, worker.scratch.get());
+    matmul_(up, from, to, x, 0, n, worker.tile.get(), stride, Store::assign, worker.scratch.get());
+    for (std::size_t t = 0; t < n; ++t) {
+      activate(row(out, t) + begin, worker.tile.get() + t * stride, width, row(out, t) + begin);
+    }
+  });
+  team_.barrier();
+}
+
+void Program::run(const AttentionOp& op, std::size_t rank) {
+  const Plan& found = *std::ranges::find_if(
+      plans_, [&](const Plan& plan) { return plan.n_heads == op.layer.n_heads && plan.window == op.layer.window; });
+  const AttentionPlan& plan = *found.plan;
+  const Value& qkv = values_[op.qkv];
+  const Value& out = values_[op.out];
+  const AttentionCall call{
+      &plan,    &op.layer, &pool_, qkv.data, qkv.stride, cos_[op.rotation].get(), sin_[op.rotation].get(),
+      out.data, out.stride};
+  float* scratch = workers_[rank].attention.get();
+  const auto phase = [&](std::size_t n, auto&& fn) {
+    if (n == 0) return;
+    share(rank, n, 1, [&](std::size_t from, std::size_t) { fn(from); });
+    team_.barrier();
+  };
+  phase(plan.n_writes(), [&](std::size_t unit) { attention_.write(call, unit, scratch); });
+  phase(plan.n_units(), [&](std::size_t unit) { attention_.run(call, unit, scratch); });
+  phase(plan.n_merges(), [&](std::size_t unit) { attention_.merge(call, unit); });
+}
+
+void Program::run(const AddNormOp& op, std::size_t rank) {
+  const Value& x = values_[op.x];
+  const Value& y = values_[op.y];
+  share(rank, step_->tokens.size(), 1, [&](std::size_t from, std::size_t to) {
+    for (std::size_t i = from; i < to; ++i) {
+      ops_.rms_norm(row(y, i), vector(op.norm.weight), y.width, op.norm.eps, row(y, i));
+      ops_.add(row(x, i), row(y, i), x.width, row(x, i));
+    }
+  });
+  team_.barrier();
+}
+
+void Program::run(const AddOp& op, std::size_t rank) {
+  const Value& x = values_[op.x];
+  const Value& y = values_[op.y];
+  share(rank, step_->tokens.size(), 4, [&](std::size_t from, std::size_t to) {
+    for (std::size_t i = from; i < to; ++i) ops_.add(row(x, i), row(y, i), x.width, row(x, i));
+  });
+  team_.barrier();
+}
+
+void Program::run(const LogitsOp& op, std::size_t rank) {
+  const std::size_t n = step_->rows.size();
+  if (n == 0) return;
+  const Value& in = values_[op.x];
+  if (!step_->hidden.empty()) {
+    share(rank, n, 1, [&](std::size_t i, std::size_t) {
+      const float* from = row(in, static_cast<std::size_t>(step_->rows[i]));
+      float* to = step_->hidden.data() + i * width_;
+      if (const float* weight = vector(op.norm.weight)) {
+        ops_.rms_norm(from, weight, width_, op.norm.eps, to);
+      } else {
+        std::copy(from, from + width_, to);
+      }
+    });
+    return;
+  }
+  const Activations x = inputs(in, step_->rows, op.norm, rank);
+  const PackedMatrix& head = matrices_[op.head];
+  float* logits = step_->logits.data();
+  share(rank, head.strips(), strip_grain(head.strips(), n), [&](std::size_t from, std::size_t to) {
+    const std::size_t begin = from * strip_rows;
+    const std::size_t width = std::min<std::size_t>(to * strip_rows, head.rows) - begin;
+    matmul_(head, from, to, x, 0, n, logits + begin, vocab_, Store::assign, workers_[rank].scratch.get());
+    for (std::size_t i = 0; op.softcap > 0 && i < n; ++i) ops_.softcap(logits + i * vocab_ + begin, width, op.softcap);
+  });
+  team_.barrier();
+  share(rank, n, 1, [&](std::size_t i, std::size_t) {
+    step_->argmax[i] = static_cast<std::int32_t>(ops_.argmax(logits + i * vocab_, vocab_));
+  });
+}
+
+}  // namespace headrace::llm
