@@ -12,8 +12,10 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NoReturn
 
 import numpy as np
+import numpy.typing as npt
 
 from headrace.errors import LoadFailed
+from headrace.llm.formats.texts import Texts
 
 __all__ = ["Cursor", "Metadata"]
 
@@ -32,7 +34,7 @@ _BOOL, _TEXT, _ARRAY = 7, 8, 9
 
 
 class Metadata(Mapping[str, Any]):
-    """Values by key: int, float, bool, str, list of str, or a NumPy array of numbers or bools.
+    """Values by key: int, float, bool, str, `Texts` (a sequence of str), or a NumPy array of numbers or bools.
 
     An array is decoded on first use; one with a text that is not UTF-8 raises `LoadFailed` then.
     """
@@ -139,7 +141,7 @@ class Cursor:
 
         return decode
 
-    def _texts(self, key: str) -> Callable[[], list[str]]:
+    def _texts(self, key: str) -> Callable[[], Texts]:
         count = self.count(f"texts of {key!r}", _U64.size, self._texts_left)
         self._texts_left -= count
         data, size, at = self.data, len(self.data), self.at
@@ -153,18 +155,25 @@ class Cursor:
         if ends and at - start - 8 * count > MAX_ARRAY_BYTES:
             self.fail(f"{key!r}: expected at most {MAX_ARRAY_BYTES} bytes of texts, got {at - start}", start)
 
-        def decode() -> list[str]:
-            whole = bytes(data[start:at])
-            texts, begin = [], 8
-            try:
-                for end in ends:
-                    texts.append(whole[begin : end - start].decode())
-                    begin = end - start + 8
-            except UnicodeDecodeError as error:
-                self.fail(f"{key!r}: text {len(texts)} is not UTF-8: {error.reason}", start + begin + error.start)
-            return texts
+        def decode() -> Texts:
+            return self._flatten(key, start, np.frombuffer(ends, np.int64) - start)
 
         return decode
+
+    def _flatten(self, key: str, start: int, ends: npt.NDArray[np.int64]) -> Texts:
+        """Texts of which each lies behind its length, from `start` on; `ends` counts from there."""
+        region = np.frombuffer(self.data, np.uint8, int(ends[-1]) if len(ends) else 0, start)
+        begins = np.concatenate([np.zeros(1, np.int64), ends])[:-1]  # where the length of each text lies
+        is_text = np.ones(len(region), np.bool_)
+        is_text[(begins[:, None] + np.arange(_U64.size)).ravel()] = False
+        bounds = np.zeros(len(ends) + 1, np.int32)
+        np.cumsum(ends - begins - _U64.size, out=bounds[1:])
+        blob = region[is_text].tobytes()
+        if (at := _first_fault(blob, bounds)) >= 0:
+            text = int(np.searchsorted(bounds, at, "right")) - 1
+            place = start + int(begins[text]) + _U64.size + at - int(bounds[text])
+            self.fail(f"{key!r}: text {text} is not UTF-8", place)
+        return Texts(blob, bounds)
 
     def _decode(self, start: int, end: int, what: str) -> str:
         try:
@@ -179,3 +188,14 @@ class Cursor:
         start = self.at
         self.at += size_bytes
         return start
+
+
+def _first_fault(blob: bytes, bounds: npt.NDArray[np.int32]) -> int:
+    """The first byte at which one of the texts in `blob` is not UTF-8, -1 if all are."""
+    try:
+        blob.decode()
+    except UnicodeDecodeError as error:
+        return error.start
+    firsts = bounds[:-1][np.diff(bounds) > 0]
+    torn = firsts[np.frombuffer(blob, np.uint8)[firsts] & 0xC0 == 0x80]  # a character lies across two texts
+    return int(torn[0]) if len(torn) else -1
