@@ -5,12 +5,13 @@ Files often name only one end; the others are known by their text, as llama.cpp 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from headrace.errors import LoadFailed
+from headrace.llm.tokenizer.pieces import Pieces
 from headrace.llm.tokenizer.tokenizer import Marks
 from headrace.llm.tokenizer.vocabulary import CONTROL, USER_DEFINED, Kinds
 
@@ -32,14 +33,15 @@ _SHOWN = frozenset({"<|channel|>", "<|message|>", "<|start|>", "<|constrain|>"})
 _ID_KEYS = ("bos_token_id", "eos_token_id", "eot_token_id", "eom_token_id", "unknown_token_id", "padding_token_id")
 
 
-def settle_kinds(tokens: Sequence[str], kinds: Kinds) -> Kinds:
+def settle_kinds(pieces: Pieces, kinds: Kinds) -> Kinds:
     """The kinds with what files get wrong put right: an end of turn is a mark, even if it is called a plain token."""
     kinds = kinds.copy()
-    for token, text in enumerate(tokens):
-        if text in _ENDS:
-            kinds[token] = CONTROL
-        elif text in _SHOWN:
-            kinds[token] = USER_DEFINED
+    settled = {name.encode(): CONTROL for name in _ENDS} | {name.encode(): USER_DEFINED for name in _SHOWN}
+    begins, ends = pieces.ends[:-1], pieces.ends[1:]
+    firsts = np.frombuffer(pieces.blob + b"\0", np.uint8)[begins]
+    may_be = np.isin(ends - begins, [len(name) for name in settled]) & np.isin(firsts, [name[0] for name in settled])
+    for token in np.flatnonzero(may_be).tolist():
+        kinds[token] = settled.get(pieces.blob[begins[token] : ends[token]], kinds[token])
     return kinds
 
 

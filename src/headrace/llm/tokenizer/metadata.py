@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from headrace.errors import LoadFailed
+from headrace.llm.formats.texts import Texts
 from headrace.llm.tokenizer.bpe import ByteBpe, parse_merges
 from headrace.llm.tokenizer.bytelevel import bytes_of, spell_all
 from headrace.llm.tokenizer.marks import find_marks, settle_kinds
@@ -33,24 +34,25 @@ def tokenizer_from_metadata(metadata: Mapping[str, Any]) -> Tokenizer:
     if model not in _MODELS:
         raise LoadFailed(f"tokenizer.ggml.model is {model!r}; known are: {', '.join(_MODELS)}")
     tokens = _texts(metadata, "tokens")
-    kinds = settle_kinds(tokens, _numbers(metadata, "token_type", len(tokens), np.int8, NORMAL))
-    return _byte_bpe(metadata, tokens, kinds) if model == "gpt2" else _scored(metadata, tokens, kinds)
+    kinds = _numbers(metadata, "token_type", len(tokens), np.int8, NORMAL)
+    pieces, strangers = spell_all(tokens) if model == "gpt2" else (utf8_all(tokens, SPACE), set())
+    pieces = _with_written(pieces, tokens, kinds, strangers)
+    kinds = settle_kinds(pieces, kinds)
+    return _byte_bpe(metadata, tokens, pieces, kinds) if model == "gpt2" else _scored(metadata, tokens, pieces, kinds)
 
 
-def _byte_bpe(metadata: Mapping[str, Any], tokens: Sequence[str], kinds: Kinds) -> Tokenizer:
+def _byte_bpe(metadata: Mapping[str, Any], tokens: Sequence[str], pieces: Pieces, kinds: Kinds) -> Tokenizer:
     pre = PreTokenizer(metadata.get("tokenizer.ggml.pre", "default"))
-    pieces, strangers = spell_all(tokens)
     names = _names(tokens, kinds)
     spelled = {token: bytes_of(name) for name, token in names.items()}
     reachable = {piece: token for token, piece in spelled.items() if piece is not None}
-    vocabulary = Vocabulary(_with_written(pieces, tokens, kinds, strangers), kinds, names, reachable)
+    vocabulary = Vocabulary(pieces, kinds, names, reachable)
     merges = parse_merges(_texts(metadata, "merges"), vocabulary)
     marks = find_marks(metadata, names, len(tokens), add_bos=pre.add_bos)
     return MergingTokenizer(vocabulary, marks, ByteBpe(vocabulary, merges, pre), *_specials(metadata, names, kinds))
 
 
-def _scored(metadata: Mapping[str, Any], tokens: Sequence[str], kinds: Kinds) -> Tokenizer:
-    pieces = _with_written(utf8_all(tokens, SPACE), tokens, kinds, set())
+def _scored(metadata: Mapping[str, Any], tokens: Sequence[str], pieces: Pieces, kinds: Kinds) -> Tokenizer:
     names = _names(tokens, kinds)
     reachable = {name.replace(SPACE, " ").encode(): token for name, token in names.items() if " " not in name}
     vocabulary = Vocabulary(pieces, kinds, names, reachable)
@@ -93,6 +95,8 @@ def _specials(metadata: Mapping[str, Any], names: Mapping[str, int], kinds: Kind
 
 def _texts(metadata: Mapping[str, Any], name: str) -> Sequence[str]:
     texts = metadata.get(f"tokenizer.ggml.{name}")
+    if isinstance(texts, Texts):
+        return texts
     if not isinstance(texts, Sequence) or isinstance(texts, str) or not all(isinstance(text, str) for text in texts):
         raise LoadFailed(f"tokenizer.ggml.{name}: expected an array of texts, got {type(texts).__name__}")
     return texts

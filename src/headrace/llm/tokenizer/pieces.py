@@ -8,6 +8,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from headrace.llm.formats.texts import Texts
+
 __all__ = ["Pieces", "join", "replace", "utf8_all"]
 
 Ints = npt.NDArray[np.int32]
@@ -22,6 +24,12 @@ class Pieces(NamedTuple):
 
 def join(texts: Sequence[str]) -> tuple[npt.NDArray[np.uint32], Ints]:
     """The code points of all texts in a row, and int32[n + 1], where each text begins."""
+    if isinstance(texts, Texts):
+        characters = np.frombuffer(texts.blob.decode().encode("utf-32-le"), np.uint32)
+        begins = np.frombuffer(texts.blob, np.uint8) & 0xC0 != 0x80
+        before = np.zeros(len(begins) + 1, np.int32)
+        np.cumsum(begins, out=before[1:])
+        return characters, before[texts.ends]
     ends = np.zeros(len(texts) + 1, np.int32)
     np.cumsum(np.fromiter(map(len, texts), np.int32, len(texts)), out=ends[1:])
     return np.frombuffer("".join(texts).encode("utf-32-le", "surrogatepass"), np.uint32), ends
@@ -34,7 +42,8 @@ def utf8_all(texts: Sequence[str], space: str) -> Pieces:
     widths[characters == ord(space)] = 1
     bytes_before = np.zeros(len(widths) + 1, np.int32)
     np.cumsum(widths, out=bytes_before[1:])
-    return Pieces("".join(texts).replace(space, " ").encode(), bytes_before[ends])
+    whole = characters.tobytes().decode("utf-32-le").replace(space, " ").encode()
+    return Pieces(whole, bytes_before[ends])
 
 
 def replace(pieces: Pieces, others: Mapping[int, bytes]) -> Pieces:
