@@ -41,8 +41,8 @@ def _file(*records, data=bytes(256)):
 
 BAD = {
     "nothing": (b"", "is empty"),
-    "another magic": (b"GGML" + bytes(60), r"at byte 0: expected a GGUF file, which begins with b'GGUF', got b'GGML'"),
-    "three bytes": (b"GGU", "begins with b'GGUF', got b'GGU'"),
+    "another magic": (b"GGML" + bytes(60), "expected a GGUF file, .* begins with b'GGML"),
+    "three bytes": (b"GGU", "expected a GGUF file, .* begins with b'GGU'"),
     "version 1": (_head(version=1), "at byte 4: expected GGUF version 2 or 3, got 1"),
     "version 4": (_head(version=4), "at byte 4: expected GGUF version 2 or 3, got 4"),
     "big-endian": (struct.pack(">4sIQQ", b"GGUF", 3, 0, 0), "the file is big-endian; expected little-endian"),
