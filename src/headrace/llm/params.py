@@ -9,13 +9,14 @@ import msgspec
 
 from headrace.errors import InvalidInput
 
-__all__ = ["Chunk", "FinishReason", "Grammar", "SamplingParams", "TokenLogprob", "Usage"]
+__all__ = ["MAX_N", "Chunk", "FinishReason", "Grammar", "SamplingParams", "TokenLogprob", "Usage"]
 
 FinishReason: TypeAlias = Literal["stop", "length", "cancelled", "error"]
 
 MAX_STOPS = 16
 MAX_TOP_LOGPROBS = 20
 MAX_N = 64
+"""Most answers to one request."""
 
 
 class Grammar(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

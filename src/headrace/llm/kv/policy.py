@@ -1,0 +1,100 @@
+"""Which cached pages go first when room is needed: what is known of the pages nobody uses in, those to evict out.
+
+Every policy is a pure function of that knowledge, so it is simulated and compared without a model (bench/kv.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from headrace.errors import ConfigError
+
+__all__ = ["POLICIES", "IdlePages", "LfuPolicy", "LruPolicy", "Policy", "ScorePolicy", "make_policy"]
+
+Reals: TypeAlias = npt.NDArray[np.float64]
+Ints: TypeAlias = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class IdlePages:
+    """The m cached pages that no sequence holds; float64[m] each.
+
+    Attributes:
+        accesses: How often a sequence found the page or made it. A page holds all layers, so this is the count of
+            each of its layers.
+        age: Pages handed out since the last access, as a share of all pages: at 1 the whole cache could have been
+            replaced since.
+        contiguity: Share of the page's neighbours in its text that are cached: 1 within a run, 0.5 at its end.
+        depth: Pages before it in its text.
+    """
+
+    accesses: Reals
+    age: Reals
+    contiguity: Reals
+    depth: Reals
+
+
+class Policy(Protocol):
+    def decide(self, idle: IdlePages, count: int) -> Ints:
+        """Indices of the `count` pages to evict, the first to go first; 0 <= count <= m.
+
+        Among equals the deepest goes first, because a page is of no use without those before it.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ScorePolicy:
+    """Evicts the lowest score = 0.45 frequency + 0.35 recency + 0.20 contiguity, each from 0 to 1.
+
+    frequency = log(1 + accesses) / log(1 + most accesses of an idle page), recency = 2^(-age / half_life).
+
+    Attributes:
+        half_life: Age at which recency is a half.
+    """
+
+    half_life: float = 0.5
+
+    def decide(self, idle: IdlePages, count: int) -> Ints:
+        frequency = np.log1p(idle.accesses)
+        frequency /= frequency.max(initial=1e-9)
+        recency = np.exp2(-idle.age / self.half_life)
+        return _lowest(0.45 * frequency + 0.35 * recency + 0.20 * idle.contiguity, idle.depth, count)
+
+
+class LruPolicy:
+    """Evicts what was used longest ago."""
+
+    def decide(self, idle: IdlePages, count: int) -> Ints:
+        return _lowest(-idle.age, idle.depth, count)
+
+
+class LfuPolicy:
+    """Evicts what was used least often; among equals what was used longest ago."""
+
+    def decide(self, idle: IdlePages, count: int) -> Ints:
+        return _lowest(idle.accesses - 1e-6 * np.minimum(idle.age, 1e5), idle.depth, count)
+
+
+POLICIES: Mapping[str, Callable[[], Policy]] = {"score": ScorePolicy, "lru": LruPolicy, "lfu": LfuPolicy}
+
+
+def make_policy(name: str) -> Policy:
+    """The policy of that name; raises `ConfigError` naming those there are."""
+    if name not in POLICIES:
+        raise ConfigError(f"policy: expected one of {sorted(POLICIES)}, got {name!r}")
+    return POLICIES[name]()
+
+
+def _lowest(rank: Reals, depth: Reals, count: int) -> Ints:
+    """Indices of the `count` lowest ranks in order, deeper pages first among equals."""
+    rank = rank - 1e-12 * depth
+    if count < len(rank):
+        chosen = np.argpartition(rank, count)[:count]
+        return chosen[np.argsort(rank[chosen], kind="stable")]
+    return np.argsort(rank, kind="stable")

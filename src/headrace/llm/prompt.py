@@ -1,0 +1,97 @@
+"""What callers may give as a prompt, checked and turned into tokens that fit: text, token ids or chat messages in."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol, TypeAlias, cast
+
+import numpy as np
+
+from headrace.errors import InvalidInput
+from headrace.llm.tokenizer import Tokenizer
+
+__all__ = ["Chat", "Message", "Prompt", "Prompts"]
+
+Message: TypeAlias = Mapping[str, Any]
+Prompt: TypeAlias = str | Sequence[int] | Sequence[Message]
+
+
+class Chat(Protocol):
+    """A model's way of writing a conversation."""
+
+    def encode(self, messages: Sequence[Message], *, tools: Sequence[Mapping[str, Any]] | None) -> list[int]:
+        """The tokens of a conversation up to where the next answer begins. Raises `InvalidInput`."""
+        ...
+
+
+class Prompts:
+    """Args:
+    tokenizer, chat: Of the model; None where it has none, then only token ids (or no messages) are taken.
+    vocab_size: Token ids there are.
+    max_context: Most tokens of prompt and answer together.
+    """
+
+    def __init__(self, tokenizer: Tokenizer | None, chat: Chat | None, vocab_size: int, max_context: int) -> None:
+        self._tokenizer = tokenizer
+        self._chat = chat
+        self._vocab_size = vocab_size
+        self._max_context = max_context
+
+    def tokens(self, prompt: Prompt, tools: Sequence[Mapping[str, Any]] | None = None) -> list[int]:
+        """The tokens of a prompt, at least one. Raises `InvalidInput` saying what is wrong with it."""
+        if isinstance(prompt, str):
+            tokens = self._known_tokenizer().encode(prompt)
+        elif isinstance(prompt, Sequence) and prompt and isinstance(prompt[0], Mapping):
+            if self._chat is None:
+                raise InvalidInput("prompt: this model has no chat template; expected a text or token ids")
+            tokens = self._chat.encode(cast(Sequence[Message], prompt), tools=tools)
+        else:
+            tokens = self._ids(prompt)
+        if not tokens:
+            raise InvalidInput("prompt: expected at least one token, got none")
+        return tokens
+
+    def fit(self, tokens: list[int], max_tokens: int | None, truncate: bool) -> tuple[list[int], int, int]:
+        """The prompt as it is used, the most tokens its answer may have, and how many were cut from the prompt.
+
+        A prompt that leaves no room for `max_tokens` (at least 1) raises `InvalidInput` with the numbers, or loses its
+        beginning where `truncate` allows that.
+        """
+        wanted = max_tokens or 1
+        room = self._max_context - wanted
+        if room < 1:
+            raise InvalidInput(
+                f"max_tokens: expected at most {self._max_context - 1}, for prompt and answer share a context of "
+                f"{self._max_context} tokens; got {wanted}"
+            )
+        cut = max(0, len(tokens) - room)
+        if cut:
+            if not truncate:
+                raise InvalidInput(
+                    f"prompt: {len(tokens)} tokens and an answer of {wanted} do not fit the context of "
+                    f"{self._max_context}; expected a prompt of at most {room} tokens"
+                )
+            tokens = tokens[cut:]
+        return tokens, max_tokens or self._max_context - len(tokens), cut
+
+    def _known_tokenizer(self) -> Tokenizer:
+        if self._tokenizer is None:
+            raise InvalidInput("prompt: this model has no tokenizer; expected token ids")
+        return self._tokenizer
+
+    def _ids(self, prompt: object) -> list[int]:
+        try:
+            ids = np.asarray(prompt)
+        except ValueError:
+            ids = np.empty((0, 0))
+        if ids.ndim != 1 or (len(ids) and ids.dtype.kind not in "iu"):
+            raise InvalidInput(f"prompt: expected a text, token ids or messages, got {_described(prompt)}")
+        if len(ids) and not (ids.min() >= 0 and ids.max() < self._vocab_size):
+            wrong = next(token for token in ids.tolist() if not 0 <= token < self._vocab_size)
+            raise InvalidInput(f"prompt: expected token ids below {self._vocab_size}, got {wrong}")
+        return [int(token) for token in ids]
+
+
+def _described(prompt: object) -> str:
+    text = repr(prompt)
+    return text if len(text) <= 80 else f"{text[:77]}..."

@@ -1,0 +1,9 @@
+"""Who runs in the next step, and with how many tokens."""
+
+from __future__ import annotations
+
+from headrace.llm.scheduler.batch import BatchBuilder
+from headrace.llm.scheduler.pace import Pace
+from headrace.llm.scheduler.shell import Limits, Scheduler
+
+__all__ = ["BatchBuilder", "Limits", "Pace", "Scheduler"]

@@ -1,0 +1,90 @@
+"""An executor whose numbers follow from every token of a sequence as its pages hold it, and engines around it."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import pytest
+
+from headrace.llm.engine import Engine
+from headrace.llm.execution import PAGE_TOKENS, Batch, Output
+from headrace.llm.settings import EngineSettings
+
+VOCAB = 64
+
+
+class DigestExecutor:
+    """Keeps in its pages, instead of keys and values, each position's token and role; the logits after a token are drawn
+    from a digest of all that the sequence's pages hold up to it. So one wrong, lost or stale position, a wrong role or
+    a page shared too early changes the text, as it would (less surely) with a real model.
+
+    `gate`, when set, is called at the beginning of each step.
+    """
+
+    vocab_size = VOCAB
+    width = 8
+
+    def __init__(self, n_pages: int, max_tokens: int = 512) -> None:
+        self.n_pages, self.max_tokens, self.page_bytes = n_pages, max_tokens, PAGE_TOKENS * 8
+        self.pages = np.full((n_pages, PAGE_TOKENS, 2), -1, np.int32)
+        self.steps = 0
+        self.gate: Callable[[Batch], None] = lambda batch: None
+        self.closed = False
+
+    def step(self, batch: Batch) -> Output:
+        rows = self._rows(batch)
+        logits = np.array([self._logits(held) for held in rows], np.float32).reshape(-1, VOCAB)
+        return Output(logits.argmax(axis=1).astype(np.int32), logits[~batch.greedy])
+
+    def hidden(self, batch: Batch) -> np.ndarray:
+        return np.array([self._logits(held)[: self.width] for held in self._rows(batch)], np.float32)
+
+    def copy_page(self, source: int, target: int) -> None:
+        self.pages[target] = self.pages[source]
+
+    def close(self) -> None:
+        self.closed = True
+
+    def _rows(self, batch: Batch) -> list[np.ndarray]:
+        """For each row what its sequence's pages hold, up to its own position."""
+        self.gate(batch)
+        self.steps += 1
+        assert 0 < len(batch.tokens) <= self.max_tokens
+        sequence = np.repeat(np.arange(len(batch.starts) - 1), np.diff(batch.starts))
+        page = batch.block_tables[sequence, batch.positions // PAGE_TOKENS]
+        slots = page * PAGE_TOKENS + batch.positions % PAGE_TOKENS
+        assert len(set(slots.tolist())) == len(slots), "two tokens are written to one place"
+        self.pages[page, batch.positions % PAGE_TOKENS] = np.stack([batch.tokens, batch.generated], axis=1)
+        held = []
+        for row in batch.rows.tolist():
+            end = int(batch.positions[row]) + 1
+            table = batch.block_tables[sequence[row], : -(-end // PAGE_TOKENS)]
+            held.append(self.pages[table].reshape(-1, 2)[:end])
+            assert (held[-1] >= 0).all(), "a position was never computed"
+        return held
+
+    def _logits(self, held: np.ndarray) -> np.ndarray:
+        digest = hashlib.blake2b(held.tobytes(), digest_size=VOCAB).digest()
+        return np.frombuffer(digest, np.uint8).astype(np.float32) / 16
+
+
+MakeEngine = Callable[..., Engine]
+
+
+@pytest.fixture
+def make_engine() -> Iterator[MakeEngine]:
+    """make(n_pages=, max_tokens=, **settings) -> an engine, closed at the end; its executor is `engine.executor`."""
+    engines = []
+
+    def make(n_pages: int = 64, max_tokens: int = 64, **settings: object) -> Engine:
+        executor = DigestExecutor(n_pages, max_tokens)
+        engine = Engine(executor, settings=EngineSettings(**{"max_context": 512, "max_batch": 8, **settings}))
+        engine.executor = executor
+        engines.append(engine)
+        return engine
+
+    yield make
+    for engine in engines:
+        engine.close()
