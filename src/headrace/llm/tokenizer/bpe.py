@@ -13,8 +13,9 @@ import numpy as np
 import numpy.typing as npt
 
 from headrace.errors import LoadFailed
-from headrace.llm.tokenizer.bytelevel import spell_all
+from headrace.llm.tokenizer.bytelevel import spell
 from headrace.llm.tokenizer.merge import merge
+from headrace.llm.tokenizer.pieces import join
 from headrace.llm.tokenizer.pretokenize import PreTokenizer
 from headrace.llm.tokenizer.vocabulary import Vocabulary
 from headrace.llm.tokenizer.words import WordCache
@@ -53,14 +54,20 @@ def parse_merges(merges: Sequence[str], vocabulary: Vocabulary) -> Merges:
 
     Raises `LoadFailed` for one that is no merge, or yields what is no token.
     """
-    splits = np.fromiter((pair.find(" ", 1) for pair in merges), np.int32, len(merges))
-    pieces, strangers = spell_all([pair.replace(" ", "", 1) for pair in merges])
-    find, blob = vocabulary.find, pieces.blob
-    tokens = np.fromiter((find(blob[begin:end]) for begin, end in pairwise(pieces.ends.data)), np.int32, len(merges))
-    if strangers or len(wrong := np.flatnonzero((splits < 1) | (tokens < 0))):
-        rank = min(strangers) if strangers else int(wrong[0])
-        raise LoadFailed(f"tokenizer.ggml.merges[{rank}] is {merges[rank]!r}; expected the two parts of a token")
-    return Merges(tokens, splits, len(vocabulary))
+    characters, ends = join(merges)
+    spaces = np.flatnonzero(characters == ord(" ")).astype(np.int32)
+    is_pair = np.diff(np.searchsorted(spaces, ends)) == 1
+    if is_pair.all():
+        pieces = spell(np.delete(characters, spaces), np.subtract(ends, np.arange(len(ends)), dtype=np.int32))
+        find, blob = vocabulary.find, pieces.blob
+        made = (find(blob[begin:end]) for begin, end in pairwise(pieces.ends.data))
+        tokens = np.fromiter(made, np.int32, len(merges))
+        splits = spaces - ends[:-1]
+        is_pair = (splits > 0) & (splits < np.diff(pieces.ends)) & (tokens >= 0)
+        if is_pair.all():
+            return Merges(tokens, splits, len(vocabulary))
+    rank = int(np.argmin(is_pair))
+    raise LoadFailed(f"tokenizer.ggml.merges[{rank}] is {merges[rank]!r}; expected the two parts of a token")
 
 
 class ByteBpe:

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from headrace.llm.tokenizer.pieces import Pieces, join
 
-__all__ = ["bytes_of", "spell_all"]
+__all__ = ["bytes_of", "spell", "spell_all"]
 
 _TOP = 0x143
 """The last character that spells a byte."""
@@ -33,9 +33,13 @@ def _values() -> npt.NDArray[np.int16]:
 def spell_all(texts: Sequence[str]) -> tuple[Pieces, set[int]]:
     """The bytes of each text, and the indices of those texts that spell none (their bytes are of no use)."""
     characters, ends = join(texts)
-    values = _values()[np.minimum(characters, _TOP + 1)]
-    strangers = np.searchsorted(ends, np.flatnonzero(values < 0), "right") - 1
-    return Pieces(values.astype(np.uint8).tobytes(), ends), set(np.unique(strangers).tolist())
+    strange = np.flatnonzero(_values()[np.minimum(characters, _TOP + 1)] < 0)
+    return spell(characters, ends), set(np.unique(np.searchsorted(ends, strange, "right") - 1).tolist())
+
+
+def spell(characters: npt.NDArray[np.uint32], ends: npt.NDArray[np.int32]) -> Pieces:
+    """The byte each character spells, 0xFF for what spells none; `ends` as in `Pieces`."""
+    return Pieces(_values()[np.minimum(characters, _TOP + 1)].astype(np.uint8).tobytes(), ends)
 
 
 def bytes_of(text: str) -> bytes | None:

@@ -51,6 +51,7 @@ def find_marks(
     n_tokens: int,
     *,
     add_bos: bool,
+    add_eos: bool = False,
     bos_id: int | None = None,
     eos_id: int | None = None,
     unk_id: int | None = None,
@@ -70,7 +71,7 @@ def find_marks(
         # 0xFFFFFFFF and the like stand for "none" in files written by old converters.
         ids[key] = int(value) if 0 <= value < n_tokens else None
     adds = {}
-    for name, default in (("bos", add_bos), ("eos", False)):
+    for name, default in (("bos", add_bos), ("eos", add_eos)):
         said = metadata.get(f"tokenizer.ggml.add_{name}_token")
         adds[name] = default if said is None else bool(said)
         if said and ids.get(f"{name}_token_id") is None:

@@ -14,12 +14,11 @@ import numpy as np
 import numpy.typing as npt
 
 from headrace.llm.tokenizer.merge import merge
+from headrace.llm.tokenizer.spelling import SPACE
 from headrace.llm.tokenizer.vocabulary import Vocabulary
 from headrace.llm.tokenizer.words import WordCache
 
-__all__ = ["SPACE", "ScoredMerging"]
-
-SPACE = "\u2581"
+__all__ = ["ScoredMerging"]
 
 
 class ScoredMerging:

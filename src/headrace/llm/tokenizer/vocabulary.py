@@ -71,8 +71,10 @@ class Vocabulary:
     def bytes_before(self, byte: bytes) -> set[int]:
         """Which bytes stand somewhere in a token directly before `byte`."""
         blob = np.frombuffer(self._blob, np.uint8)
-        places = np.setdiff1d(np.flatnonzero(blob == byte[0]), np.asarray(self._ends))
-        found = set(blob[places - 1].tolist())
+        inside = blob == byte[0]
+        begins = np.asarray(self._ends)
+        inside[begins[begins < len(blob)]] = False
+        found = set(blob[np.flatnonzero(inside) - 1].tolist())
         for piece in self._reachable:
             found.update(piece[at - 1] for at in range(1, len(piece)) if piece[at] == byte[0])
         return found
