@@ -7,7 +7,7 @@ import sys
 import typer
 
 import headrace
-from headrace.cli import bench, doctor, infer, models, pull, serve
+from headrace.cli import bench, chat, doctor, generate, infer, models, pull, serve
 from headrace.errors import HeadraceError
 
 __all__ = ["app", "main"]
@@ -37,6 +37,8 @@ def root(
 app.command("doctor", epilog=doctor.EPILOG)(doctor.command)
 app.command("infer", epilog=infer.EPILOG)(infer.command)
 app.command("serve", epilog=serve.EPILOG)(serve.command)
+app.command("chat", epilog=chat.EPILOG)(chat.command)
+app.command("generate", epilog=generate.EPILOG)(generate.command)
 app.command("pull", epilog=pull.EPILOG)(pull.command)
 app.add_typer(models.command, name="models")
 app.add_typer(bench.command, name="bench")

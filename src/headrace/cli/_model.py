@@ -7,7 +7,6 @@ from pathlib import Path
 from headrace.errors import HeadraceError, InvalidInput, NotFound
 from headrace.store.config import language_model, named_file
 from headrace.store.names import CONFIG
-from headrace.store.versions import ModelStore, default_root
 
 __all__ = ["MODEL_HELP", "model_file"]
 
@@ -23,6 +22,8 @@ def model_file(model: str | Path, repo: Path | None = None) -> Path:
 
     Raises `NotFound` saying what there is instead, `InvalidInput` if the place holds no language model or several.
     """
+    from headrace.store.versions import ModelStore, default_root
+
     path = Path(model).expanduser()
     if path.is_file():
         return path

@@ -15,6 +15,7 @@ __all__ = ["extras_of", "install", "missing", "missing_for"]
 # The modules that each extra brings, as they are imported.
 _MODULES = {
     "audio": ("soundfile", "soxr"),
+    "llm": ("jinja2",),
     "onnx": ("onnxruntime",),
     "validate": ("jsonschema",),
     "vision": ("cv2", "PIL"),
@@ -35,7 +36,7 @@ _OPS = {
 
 def extras_of(config: ModelConfig) -> set[str]:
     """The extras that a model or pipeline needs, as far as its `headrace.toml` tells (stages of one's own do not)."""
-    needed = {"onnx"} if config.backend == "onnx" else set()
+    needed = {config.backend} & {"onnx", "llm"}
     return needed | {_OPS[stage.op] for stage in config.stage if stage.op in _OPS}
 
 

@@ -1,4 +1,4 @@
-"""`headrace serve`: a model repository in, an HTTP server out, until SIGTERM or Ctrl-C."""
+"""`headrace serve`: a model repository, or one GGUF file, in; an HTTP server out, until SIGTERM or Ctrl-C."""
 
 from __future__ import annotations
 
@@ -30,6 +30,8 @@ headrace serve
 
 headrace serve ./models --port 9000 --access-log
 
+headrace serve ./SmolLM2-135M-Instruct.Q4_1.gguf --api-key "$KEY"
+
 headrace serve ./models --host 0.0.0.0 --token "$TOKEN" --max-body-mb 16
 
 headrace serve ./models --trace-exporter http://localhost:4318/v1/traces --trace-ratio 0.01
@@ -39,7 +41,9 @@ headrace serve ./models --trace-exporter http://localhost:4318/v1/traces --trace
 def command(
     repo: Annotated[
         Path | None,
-        typer.Argument(metavar="[REPO]", envvar="HEADRACE_REPO", help="Model repository. Default: ./models."),
+        typer.Argument(
+            metavar="[REPO|FILE]", envvar="HEADRACE_REPO", help="Model repository, or one GGUF file. Default: ./models."
+        ),
     ] = None,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 takes a free one.")] = 8000,
@@ -48,8 +52,16 @@ def command(
         typer.Option(
             envvar="HEADRACE_TOKEN",
             help="Guards model control only (/v2/repository: index, load, unload), sent as 'Authorization: Bearer "
-            "TOKEN'. Without one, control is for local programs, and off when --host is not loopback. Inference, "
-            "metrics and docs are open to whoever reaches the address, token or not.",
+            "TOKEN'. Without one, control is for local programs, and off when --host is not loopback. Inference is "
+            "guarded by --api-key; metrics and docs are open to whoever reaches the address.",
+        ),
+    ] = "",
+    api_key: Annotated[
+        str,
+        typer.Option(
+            envvar="HEADRACE_API_KEY",
+            help="Guards whatever runs a model (/v1, /generate, /v2/models: infer, generate), sent as 'Authorization: "
+            "Bearer KEY', as OpenAI's clients send it. Without one it is open.",
         ),
     ] = "",
     max_body_mb: Annotated[int, typer.Option(min=1, help="Largest request body, MiB.")] = 64,
@@ -65,13 +77,16 @@ def command(
         float, typer.Option(min=0, max=1, help="Share of requests without a traceparent to trace.")
     ] = 0.01,
 ) -> None:
-    """Serve every model and pipeline of a repository over HTTP.
+    """Serve every model and pipeline of a repository, or one GGUF file, over HTTP.
 
-    Open Inference Protocol V2 under /v2, pipelines under /v1/pipelines, /generate, /healthz, /readyz, /metrics,
-    /docs. On SIGTERM or Ctrl-C open requests are finished first; a second signal ends it at once.
+    OpenAI's API for language models and pipelines under /v1, Open Inference Protocol V2 under /v2, /generate, /healthz,
+    /readyz, /metrics, /docs. On SIGTERM or Ctrl-C open requests are finished first; a second signal ends it at once.
     """
+    from contextlib import nullcontext
+
     import uvloop
 
+    from headrace.apps.serve_llm.bare import bare_repository
     from headrace.core import logs
     from headrace.core.telemetry import TraceSettings
     from headrace.serve.codec.message import Limits
@@ -88,9 +103,11 @@ def command(
         access_log=access_log,
         limits=Limits(max_body_bytes=max_body_mb << 20, max_concurrency=max_concurrency),
     )
-    root = repo or default_root()
+    path = repo or default_root()
+    traces = TraceSettings(trace_ratio, trace_exporter)
     try:
-        uvloop.run(_serve(root, settings, TraceSettings(trace_ratio, trace_exporter), say))
+        with bare_repository(path) if path.is_file() else nullcontext(path) as root:
+            uvloop.run(_serve(root, settings, traces, api_key, say))
     except HeadraceError as error:
         if say is _say_text:
             raise
@@ -106,10 +123,14 @@ def _say_json(message: str, **facts: object) -> None:
     _log.info("%s", message.strip().removeprefix("headrace: "), extra=facts)
 
 
-async def _serve(root: Path, settings: ServerSettings, traces: TraceSettings, say: Callable[..., None]) -> None:
+async def _serve(
+    root: Path, settings: ServerSettings, traces: TraceSettings, api_key: str, say: Callable[..., None]
+) -> None:
     import asyncio
     import gc
 
+    from headrace.apps.serve_llm.backend import LlmPlugin
+    from headrace.apps.serve_llm.routes import llm_routes
     from headrace.core.memory import release_regularly
     from headrace.core.telemetry import LoopLag, ProcessMetrics, Registry, Tracer
     from headrace.serve.metrics import ServeMetrics
@@ -121,8 +142,15 @@ async def _serve(root: Path, settings: ServerSettings, traces: TraceSettings, sa
     beside = [asyncio.create_task(LoopLag(registry).run()), asyncio.create_task(release_regularly())]
     tracer = Tracer(traces)
     metrics = ServeMetrics(registry)
-    repository = Repository(root, metrics, tracer=tracer, drain_timeout_s=settings.drain_timeout_s)
-    server = Server(repository, metrics, settings, tracer)
+    repository = Repository(
+        root,
+        metrics,
+        tracer=tracer,
+        drain_timeout_s=settings.drain_timeout_s,
+        plugins={"llm": LlmPlugin(registry, tracer)},
+    )
+    extend = llm_routes(repository, settings.limits.max_body_bytes, api_key)
+    server = Server(repository, metrics, settings, tracer, extend)
     try:
         await server.start()
         serving = asyncio.create_task(server.serve())

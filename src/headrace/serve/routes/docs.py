@@ -31,14 +31,14 @@ Names = Callable[[], dict[str, list[str]]]
 
 
 def openapi(routes: list[Route], names: dict[str, list[str]]) -> dict[str, Any]:
-    """The OpenAPI 3.1 document of `routes`; every 4xx and 5xx answer has the same body."""
+    """The OpenAPI 3.1 document of `routes`; a 4xx or 5xx answer that states no body has the common one."""
     paths: dict[str, dict[str, object]] = {}
     for route in routes:
         described = dict(route.operation)
         responses: dict[str, Any] = dict(described["responses"])  # type: ignore[call-overload]
         for status in [status for status in responses if status >= "4"]:
             content = {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}}
-            responses[status] = {**responses[status], "content": content}
+            responses[status] = {"content": content, **responses[status]}
         described["responses"] = responses
         described["parameters"] = [
             {**parameter, "schema": {"type": "string", "enum": names[parameter["name"]]}}

@@ -1,0 +1,76 @@
+"""`POST /v1/embeddings`: texts in, one vector of unit length for each out."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from headrace.apps.serve_llm.completions import Prompt, prompts_of
+from headrace.apps.serve_llm.errors import BadRequest
+from headrace.apps.serve_llm.models import LanguageModels
+from headrace.apps.serve_llm.schema import EmbeddingRequest, read
+from headrace.serve.codec.message import Request
+from headrace.serve.routes.body import json_response
+from headrace.serve.watch import Watch
+
+if TYPE_CHECKING:
+    from headrace.llm.engine import Engine
+
+__all__ = ["EmbeddingHandler"]
+
+
+class EmbeddingHandler:
+    """Answers requests for embeddings."""
+
+    def __init__(self, models: LanguageModels, max_body_bytes: int) -> None:
+        self._models = models
+        self._max_body_bytes = max_body_bytes
+
+    async def __call__(self, request: Request, params: dict[str, str]) -> None:
+        asked = read(request, EmbeddingRequest, self._max_body_bytes)
+        model = self._models.find(asked.model)
+        prompts = prompts_of(asked.input, "input")
+        ctx = self._models.under(request, model, asked.user, None)
+        with model.backend.working(), Watch(ctx):
+            vectors, n_tokens = await asyncio.to_thread(_embed, model.backend.engine, prompts)
+        width = vectors.shape[1]
+        if asked.dimensions not in (None, width):
+            raise BadRequest("dimensions", f"expected {width}, the model's own, got {asked.dimensions}")
+        encode = _base64 if asked.encoding_format == "base64" else _floats
+        request.respond(
+            json_response(
+                {
+                    "object": "list",
+                    "data": [
+                        {"object": "embedding", "index": index, "embedding": encode(vector)}
+                        for index, vector in enumerate(vectors)
+                    ],
+                    "model": model.name,
+                    "usage": {"prompt_tokens": n_tokens, "total_tokens": n_tokens},
+                }
+            )
+        )
+
+
+def _embed(engine: Engine, prompts: Sequence[Prompt]) -> tuple[Any, int]:
+    """float32[n, width], and the tokens of all prompts."""
+    ids = [_ids(engine, one) if isinstance(one, str) else one for one in prompts]
+    return engine.embed(ids), sum(len(one) for one in ids)
+
+
+def _ids(engine: Engine, text: str) -> list[int]:
+    if engine.tokenizer is None:
+        raise BadRequest("input", "this model has no tokenizer; expected token ids")
+    return engine.tokenizer.encode(text)
+
+
+def _base64(vector: Any) -> str:
+    return base64.b64encode(np.ascontiguousarray(vector, "<f4").tobytes()).decode()
+
+
+def _floats(vector: Any) -> Any:
+    return vector.tolist()

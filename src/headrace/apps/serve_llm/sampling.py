@@ -1,0 +1,95 @@
+"""From a request of OpenAI's API to the engine's `SamplingParams`: fields in, parameters or a named refusal out.
+
+Defaults are the API's (temperature 1), not the engine's (greedy).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from headrace.apps.serve_llm.errors import BadRequest
+from headrace.apps.serve_llm.schema import ChatRequest, CompletionRequest, JsonObject, JsonSchema, SamplingFields
+from headrace.llm.params import Grammar, SamplingParams
+
+__all__ = ["chat_params", "check_stream", "completion_params"]
+
+COMPLETION_TOKENS = 16
+"""What `/v1/completions` generates when `max_tokens` is left out."""
+
+_PLAIN = (
+    "top_p",
+    "n",
+    "seed",
+    "presence_penalty",
+    "frequency_penalty",
+    "logit_bias",
+    "top_k",
+    "min_p",
+    "typical_p",
+    "repetition_penalty",
+    "ignore_eos",
+    "lookup",
+)
+
+
+def chat_params(asked: ChatRequest, forced: Grammar | None) -> SamplingParams:
+    """Parameters of a chat answer. `forced` is the grammar of a tool call that must be made."""
+    limit = asked.max_tokens if asked.max_completion_tokens is None else asked.max_completion_tokens
+    if asked.max_tokens not in (None, limit):
+        raise BadRequest("max_tokens", f"differs from max_completion_tokens ({limit}); give one of them")
+    if asked.top_logprobs is not None and not asked.logprobs:
+        raise BadRequest("top_logprobs", "needs logprobs to be true")
+    logprobs = (asked.top_logprobs or 0) if asked.logprobs else None
+    grammar = _grammar(asked)
+    if forced is not None:
+        if asked.grammar is not None:
+            raise BadRequest("grammar", "cannot be given together with a tool that must be called")
+        grammar = forced
+    return _params(asked, limit, logprobs, grammar)
+
+
+def completion_params(asked: CompletionRequest) -> SamplingParams:
+    """Parameters of a plain completion."""
+    if asked.best_of not in (None, asked.n or 1):
+        raise BadRequest("best_of", f"expected the value of n ({asked.n or 1}), got {asked.best_of}")
+    limit = COMPLETION_TOKENS if asked.max_tokens is None else asked.max_tokens
+    return _params(asked, limit, asked.logprobs, asked.grammar)
+
+
+def check_stream(asked: SamplingFields) -> tuple[bool, bool]:
+    """Whether to stream, and whether the stream ends with the usage."""
+    stream = bool(asked.stream)
+    if asked.stream_options is not None and not stream:
+        raise BadRequest("stream_options", "needs stream to be true")
+    return stream, bool(asked.stream_options and asked.stream_options.include_usage)
+
+
+def _params(asked: SamplingFields, limit: int | None, logprobs: int | None, grammar: Grammar | None) -> SamplingParams:
+    given: dict[str, Any] = {name: value for name in _PLAIN if (value := getattr(asked, name)) is not None}
+    stop = asked.stop
+    return SamplingParams(
+        max_tokens=limit,
+        temperature=1.0 if asked.temperature is None else asked.temperature,
+        stop=() if stop is None else (stop,) if isinstance(stop, str) else tuple(stop),
+        stop_token_ids=tuple(asked.stop_token_ids or ()),
+        logprobs=logprobs,
+        grammar=grammar,
+        **given,
+    )
+
+
+def _grammar(asked: ChatRequest) -> Grammar | None:
+    """Of `response_format`, or the `grammar` given."""
+    form = asked.response_format
+    wanted: Grammar | None = None
+    if isinstance(form, JsonObject):
+        wanted = Grammar("json_object")
+    elif isinstance(form, JsonSchema):
+        if form.json_schema.definition is None:
+            raise BadRequest("response_format.json_schema.schema", "required, but missing")
+        wanted = Grammar("json_schema", msgspec.json.encode(form.json_schema.definition).decode())
+    if wanted is not None and asked.grammar is not None:
+        raise BadRequest("grammar", "cannot be given together with response_format")
+    return wanted or asked.grammar

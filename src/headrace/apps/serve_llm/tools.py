@@ -1,0 +1,144 @@
+"""Calls of tools: the tools of a request in, a grammar that forces a call out; answer text in, text and calls out.
+
+Two ways of writing a call are understood: `<tool_call>{"name": …, "arguments": {…}}</tool_call>` among other text
+(Hermes, Qwen), and as the whole answer a JSON object or list with `name` and `arguments` or `parameters` (Llama 3,
+Mistral, and whatever a grammar forces). Text that only looks like a call stays text.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import msgspec
+
+from headrace.apps.serve_llm.errors import BadRequest
+from headrace.apps.serve_llm.schema import ChatRequest, FunctionCall, NamedTool, Tool, ToolCall
+from headrace.llm.params import Grammar
+
+__all__ = ["ToolReader", "forced_call", "offered"]
+
+OPEN, CLOSE = "<tool_call>", "</tool_call>"
+LEADS = ("[TOOL_CALLS]", "<|python_tag|>")
+"""What some models write before the JSON; dropped."""
+
+WHITESPACE = " \t\r\n"
+
+
+def offered(asked: ChatRequest) -> list[Tool]:
+    """The tools that the model is told of. Raises `BadRequest` for a choice that cannot be made."""
+    tools = asked.tools or []
+    names = [tool.function.name for tool in tools]
+    if len(set(names)) < len(names):
+        raise BadRequest("tools", f"names must differ, got {names}")
+    choice = asked.tool_choice
+    if not tools and choice not in (None, "none", "auto"):
+        raise BadRequest("tool_choice", "needs tools")
+    if isinstance(choice, NamedTool) and choice.function.name not in names:
+        raise BadRequest("tool_choice.function.name", f"expected one of {names}, got {choice.function.name!r}")
+    return [] if choice == "none" else tools
+
+
+def forced_call(asked: ChatRequest) -> Grammar | None:
+    """The grammar of the one call that `tool_choice` demands, or None where none is demanded."""
+    choice, tools = asked.tool_choice, asked.tools or []
+    if isinstance(choice, NamedTool):
+        tools = [tool for tool in tools if tool.function.name == choice.function.name]
+    elif choice != "required":
+        return None
+    calls = [
+        {
+            "type": "object",
+            "properties": {"name": {"const": tool.function.name}, "arguments": tool.function.parameters or _ANY},
+            "required": ["name", "arguments"],
+            "additionalProperties": False,
+        }
+        for tool in tools
+    ]
+    schema = calls[0] if len(calls) == 1 else {"anyOf": calls}
+    return Grammar("json_schema", msgspec.json.encode(schema).decode())
+
+
+_ANY = {"type": "object"}
+
+
+class ToolReader:
+    """Parts one answer, as it comes, into text and calls. Holds back what may still become a call.
+
+    Attributes:
+        calls: Calls found so far.
+    """
+
+    def __init__(self, tools: Sequence[Tool]) -> None:
+        self.calls: list[ToolCall] = []
+        self._names = {tool.function.name for tool in tools}
+        self._held = ""
+        self._began = False
+
+    def feed(self, text: str, *, last: bool = False) -> Iterator[str | ToolCall]:
+        """Pieces of text and calls that are certain now; at the `last` feed everything is."""
+        self._held += text
+        while self._held:
+            if not self._began:
+                bare = self._held.lstrip(WHITESPACE)
+                if not last and (not bare or bare[0] in "{[" or any(lead.startswith(bare) for lead in LEADS)):
+                    return
+                if not last and any(bare.startswith(lead) for lead in LEADS):
+                    return
+                if last and (calls := self._whole(bare)):
+                    self._held = ""
+                    yield from calls
+                    return
+                self._began = True
+            before, tag, rest = self._held.partition(OPEN)
+            if not tag:
+                keep = 0 if last else _overlap(self._held, OPEN)
+                out, self._held = self._held[: len(self._held) - keep], self._held[len(self._held) - keep :]
+                if out:
+                    yield out
+                return
+            inside, end, after = rest.partition(CLOSE)
+            if not end and not last:
+                self._held = tag + rest
+                if before.strip(WHITESPACE):
+                    yield before
+                return
+            calls = self._parse(inside)
+            self._held = after.lstrip(WHITESPACE) if calls else after
+            if before.strip(WHITESPACE) or not calls:
+                yield before if calls else before + tag + inside + end
+            yield from calls
+
+    def _whole(self, text: str) -> list[ToolCall]:
+        for lead in LEADS:
+            text = text.removeprefix(lead)
+        return self._parse(text)
+
+    def _parse(self, text: str) -> list[ToolCall]:
+        """The calls that `text` is, if it is nothing else; none otherwise."""
+        try:
+            value = msgspec.json.decode(text.strip(WHITESPACE))
+        except (msgspec.DecodeError, UnicodeError, RecursionError):
+            return []
+        found = [self._call(item) for item in (value if isinstance(value, list) else [value])]
+        calls = [call for call in found if call is not None]
+        if not calls or len(calls) < len(found):
+            return []
+        for call in calls:
+            call.index = len(self.calls)
+            self.calls.append(call)
+        return calls
+
+    def _call(self, value: Any) -> ToolCall | None:
+        if not isinstance(value, dict) or value.get("name") not in self._names:
+            return None
+        arguments = value.get("arguments", value.get("parameters", {}))
+        if not isinstance(arguments, str):
+            arguments = msgspec.json.encode(arguments).decode()
+        return ToolCall(f"call_{secrets.token_hex(12)}", FunctionCall(value["name"], arguments))
+
+
+def _overlap(text: str, marker: str) -> int:
+    """Length of the longest end of `text` that `marker` begins with."""
+    return next((n for n in range(min(len(text), len(marker) - 1), 0, -1) if text.endswith(marker[:n])), 0)

@@ -1,0 +1,167 @@
+"""`headrace generate`: a prompt in, its continuation or, with `--chat`, the model's answer out."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from headrace.cli import _language as language
+
+if TYPE_CHECKING:
+    from headrace.llm.generation import Generation
+
+__all__ = ["EPILOG", "command"]
+
+EPILOG = """[bold]Examples[/bold]
+
+headrace generate smollm2 'The headrace leads the water' --max-tokens 40
+
+headrace generate smollm2 --chat 'What is a headrace?' --temperature 0.7 --seed 1
+
+headrace generate smollm2 --chat --json-schema person.json 'Invent a person.'
+
+headrace generate ./gemma-3-270m-q4_k_m.gguf --json < prompt.txt
+"""
+
+
+def command(
+    model: language.Model,
+    prompt: Annotated[
+        str, typer.Argument(metavar="[PROMPT]", help="The text to continue; '-' or none reads standard input.")
+    ] = "-",
+    chat: Annotated[
+        bool, typer.Option("--chat", help="Put the prompt to the model as a question, by its chat template.")
+    ] = False,
+    system: Annotated[str, typer.Option(metavar="TEXT", help="With --chat: what the model is told first.")] = "",
+    repo: language.Repo = None,
+    max_tokens: language.MaxTokens = 256,
+    temperature: language.Temperature = 0.0,
+    top_k: language.TopK = 0,
+    top_p: language.TopP = 1.0,
+    min_p: language.MinP = 0.0,
+    typical_p: language.TypicalP = 1.0,
+    repetition_penalty: language.RepetitionPenalty = 1.0,
+    presence_penalty: language.PresencePenalty = 0.0,
+    frequency_penalty: language.FrequencyPenalty = 0.0,
+    logit_bias: language.LogitBias = None,
+    seed: language.Seed = None,
+    stop: language.Stop = None,
+    ignore_eos: Annotated[
+        bool, typer.Option("--ignore-eos", help="Go on after the model's own end, up to --max-tokens.")
+    ] = False,
+    n: Annotated[int, typer.Option("-n", "--n", min=1, max=64, help="How many answers.")] = 1,
+    logprobs: Annotated[
+        int | None, typer.Option(min=0, max=20, help="With --json: log-probabilities, and of the N likeliest.")
+    ] = None,
+    json_schema: language.JsonSchema = None,
+    regex: language.Regex = "",
+    lark: language.Lark = None,
+    lookup: language.Lookup = 0,
+    truncate: Annotated[
+        bool, typer.Option("--truncate", help="Cut the beginning of a prompt that is too long instead of refusing it.")
+    ] = False,
+    threads: language.Threads = 0,
+    context: language.Context = 0,
+    stream: Annotated[
+        bool, typer.Option("--stream/--no-stream", help="Print the text as it is written, or at the end.")
+    ] = True,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object at the end.")] = False,
+    stats: Annotated[bool, typer.Option("--stats", help="Tell tokens and tokens a second on stderr.")] = False,
+) -> None:
+    """Continue a text with a language model, in this process.
+
+    Without options the likeliest continuation is printed, and no chat template is used.
+    """
+    from headrace.errors import InvalidInput
+    from headrace.llm.params import SamplingParams
+
+    if system and not chat:
+        raise InvalidInput("--system goes with --chat")
+    if logprobs is not None and not as_json:
+        raise InvalidInput("--logprobs goes with --json")
+    sampling = SamplingParams(
+        max_tokens=max_tokens or None,
+        temperature=temperature,
+        top_k=top_k,
+        top_p=top_p,
+        min_p=min_p,
+        typical_p=typical_p,
+        repetition_penalty=repetition_penalty,
+        presence_penalty=presence_penalty,
+        frequency_penalty=frequency_penalty,
+        logit_bias=language.logit_bias_of(logit_bias),
+        seed=seed,
+        stop=tuple(stop or ()),
+        ignore_eos=ignore_eos,
+        n=n,
+        logprobs=logprobs,
+        grammar=language.grammar_of(json_schema, regex, lark),
+        lookup=lookup,
+    )
+    text = language.stdin_text() if prompt == "-" else prompt
+    asked: Any = text
+    if chat:
+        asked = [{"role": "system", "content": system}] if system else []
+        asked = [*asked, {"role": "user", "content": text}]
+    with language.open_engine(model, repo, threads=threads, context=context) as engine:
+        began_s = time.perf_counter()
+        with engine.generate(asked, sampling, truncate=truncate) as generation:
+            if as_json:
+                typer.echo(_as_json(generation, model, began_s))
+                return
+            used = _print(generation, stream=stream and n == 1, n=n)
+        if stats:
+            took_s = time.perf_counter() - began_s
+            typer.echo(f"{used} tokens in {took_s:.2f} s, {used / took_s:.1f} tokens/s", err=True)
+
+
+def _print(generation: Generation, *, stream: bool, n: int) -> int:
+    """Print the answers, one after another under their number when there are several; returns the tokens generated."""
+    used = 0
+    if stream:
+        for chunk in generation:
+            typer.echo(chunk.text, nl=False)
+            used += chunk.usage.completion_tokens if chunk.usage else 0
+        typer.echo()
+        return used
+    for chunk in generation.collect():
+        typer.echo(f"--- {chunk.index + 1}\n{chunk.text}" if n > 1 else chunk.text)
+        used += chunk.usage.completion_tokens if chunk.usage else 0
+    return used
+
+
+def _as_json(generation: Generation, model: str, began_s: float) -> str:
+    import msgspec
+
+    answers = generation.collect()
+    took_s = time.perf_counter() - began_s
+    completion_tokens = sum(chunk.usage.completion_tokens for chunk in answers if chunk.usage)
+    usage = answers[0].usage
+    assert usage is not None
+    answer = {
+        "model": model,
+        "answers": [
+            {
+                "text": chunk.text,
+                "finish_reason": chunk.finish_reason,
+                "tokens": chunk.tokens,
+                **({"logprobs": [_logprob(one) for one in chunk.logprobs]} if chunk.logprobs else {}),
+            }
+            for chunk in answers
+        ],
+        "prompt_tokens": usage.prompt_tokens,
+        "cached_tokens": usage.cached_tokens,
+        "completion_tokens": completion_tokens,
+        "truncated_tokens": generation.truncated_tokens,
+        "seconds": round(took_s, 4),
+        "tokens_per_s": round(completion_tokens / took_s, 2),
+    }
+    return msgspec.json.encode(answer).decode()
+
+
+def _logprob(one: Any) -> dict[str, Any]:
+    """A token as people read it: its text beside its id."""
+    top = [{"token": token, "logprob": p, "text": text.decode("utf-8", "replace")} for token, p, text in one.top]
+    return {"token": one.token, "logprob": one.logprob, "text": one.text.decode("utf-8", "replace"), "top": top}
