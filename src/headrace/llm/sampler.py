@@ -1,7 +1,7 @@
 """Chooses tokens: a row of logits and what a sequence has seen so far in, one token and its log-probabilities out.
 
-A `Sampler` belongs to one answer of one request. The engine asks it `greedy` when it plans a step: such a row needs only
-its argmax, and only `accept` is called. The other rows of a step go through `sample_rows` (or
+A `Sampler` belongs to one answer of one request. The engine asks it `greedy` when it plans a step: such a row needs
+only its argmax, and the sampler is not called for it. The other rows of a step go through `sample_rows` (or
 `sample_drafts`, with speculated tokens) in one native call that drops the GIL. Filters are applied in this order: logit
 bias, penalties, grammar mask, temperature, top-k, top-p, min-p, typical; the draw at position i depends on nothing but
 the seed, i and the filtered logits of that row.
@@ -24,7 +24,6 @@ from headrace.llm.params import SamplingParams
 __all__ = ["Sample", "Sampler", "sample_drafts", "sample_rows"]
 
 Floats: TypeAlias = npt.NDArray[np.float32]
-Ints: TypeAlias = npt.NDArray[np.int32]
 
 
 class Sample(NamedTuple):
@@ -110,8 +109,8 @@ class Sampler:
         return chosen
 
     def accept(self, token: int) -> None:
-        """Count `token` as the next one of the answer; greedy samplers want it too. An end-of-text token that ends the
-        answer need not be accepted. Raises `InvalidInput` when the vocabulary or grammar has no such token here."""
+        """Count `token` as the next one of the answer. An end-of-text token that ends the answer need not be accepted,
+        nor any by a greedy sampler. Raises `InvalidInput` when the vocabulary or grammar has no such token here."""
         if self.matcher is not None:
             self.matcher.accept(token)
         self._native.accept(token)
@@ -155,10 +154,16 @@ def sample_drafts(
         at = [rows[i] + len(chosen[i]) for i in going]
         drawn = sample_rows([samplers[i] for i in going], logits, at)
         for i, one in zip(going, drawn, strict=True):
-            chosen[i].append(one)
-            if one.error is None:
-                samplers[i].accept(one.token)
+            chosen[i].append(one if one.error is not None else _accepted(samplers[i], one))
         going = [i for i in going if _stands(chosen[i], drafts[i]) and not samplers[i].finished]
+    return chosen
+
+
+def _accepted(sampler: Sampler, chosen: Sample) -> Sample:
+    try:
+        sampler.accept(chosen.token)
+    except HeadraceError as error:
+        return Sample(-1, error=error)
     return chosen
 
 
