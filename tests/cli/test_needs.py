@@ -34,8 +34,8 @@ def test_ops_and_extras_are_those_that_there_are(checkout):
     assert set(_needs._OPS) <= set(OPS)
     assert set(_needs._OPS.values()) <= set(_needs._MODULES)
     extras = tomllib.loads((checkout / "pyproject.toml").read_text("utf-8"))["project"]["optional-dependencies"]
-    assert extras["serve"] == ["headrace[onnx,vision,audio,validate]"]
-    assert set(_needs._MODULES) == {"onnx", "vision", "audio", "validate"}
+    assert extras["serve"] == ["headrace[onnx,vision,audio,validate,llm]"]
+    assert set(_needs._MODULES) == {"onnx", "vision", "audio", "validate", "llm"}
 
 
 def test_all_that_is_missing_is_told_at_once(root, without, capsys):
