@@ -23,6 +23,7 @@ from headrace.llm.params import Grammar
 __all__ = ["GrammarFactory", "Matcher"]
 
 MAX_GRAMMAR_BYTES = 128 * 1024
+MAX_MESSAGE = 500  # characters of the library's, which may quote the whole grammar
 
 # Between two elements of JSON: nothing, one space, or a line break and its indentation. Unlimited white space would let
 # a small model go on with it until the answer is full.
@@ -120,7 +121,8 @@ class Matcher:
         next call. Raises `InvalidInput` when the grammar cannot go on or takes too long."""
         begin_s = time.thread_time()
         self._state.unsafe_compute_mask_ptr(self._mask.ctypes.data, self._mask.nbytes)
-        self._allowance_s += ALLOWANCE_PER_TOKEN_S - (time.thread_time() - begin_s)
+        left_s = self._allowance_s + ALLOWANCE_PER_TOKEN_S - (time.thread_time() - begin_s)
+        self._allowance_s = min(ALLOWANCE_S, left_s)
         if self._state.is_error():
             raise InvalidInput(f"grammar: {_message(self._state)}")
         if self._allowance_s < 0:
@@ -176,4 +178,4 @@ class _Vocabulary:
 def _message(state: Any) -> str:
     """What the library says, without the dump of its state."""
     text = re.split(r"\n<|, traceback:", str(state.get_error()), maxsplit=1)[0].strip()
-    return "it matches no text" if text.startswith("NoExtension") else text
+    return "it matches no text" if text.startswith("NoExtension") else text[:MAX_MESSAGE]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from numbers import Integral, Real
 from typing import Literal, TypeAlias
 
 import msgspec
@@ -70,38 +71,54 @@ class SamplingParams(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
 
     def check(self, vocab_size: int) -> None:
         """Raise `InvalidInput` naming the first parameter out of range, what was expected and what came."""
-        for name, low, high in _RANGES:
+        for name, kind, low, high in _RANGES:
             value = getattr(self, name)
-            if value is not None and not (math.isfinite(value) and low <= value <= high):
-                raise InvalidInput(f"{name}: expected a number from {low:g} to {high:g}, got {value!r}")
+            if value is None and name in _OPTIONAL:
+                continue
+            if not _is(kind, value) or not low <= value <= high:  # a NaN is in no range
+                what = "a whole number" if kind is Integral else "a number"
+                raise InvalidInput(f"{name}: expected {what} from {low} to {high}, got {_shown(value)}")
         if self.top_p == 0 or self.typical_p == 0 or self.repetition_penalty == 0:
             raise InvalidInput("top_p, typical_p and repetition_penalty must be above 0")
-        if len(self.stop) > MAX_STOPS or any(not text for text in self.stop):
-            raise InvalidInput(f"stop: expected at most {MAX_STOPS} texts, none of them empty, got {list(self.stop)!r}")
+        texts = isinstance(self.stop, list | tuple) and all(isinstance(text, str) and text for text in self.stop)
+        if not texts or len(self.stop) > MAX_STOPS:
+            raise InvalidInput(f"stop: expected at most {MAX_STOPS} texts, none of them empty, got {_shown(self.stop)}")
         for name, ids in (("stop_token_ids", self.stop_token_ids), ("logit_bias", tuple(self.logit_bias))):
             for token in ids:
-                if not 0 <= token < vocab_size:
-                    raise InvalidInput(f"{name}: expected token ids below {vocab_size}, got {token}")
+                if not _is(Integral, token) or not 0 <= token < vocab_size:
+                    raise InvalidInput(f"{name}: expected token ids below {vocab_size}, got {_shown(token)}")
         for token, bias in self.logit_bias.items():
-            if math.isnan(bias):
-                raise InvalidInput(f"logit_bias: token {token} has a bias that is not a number")
+            if not _is(Real, bias) or math.isnan(bias):
+                raise InvalidInput(f"logit_bias: token {token} has the bias {_shown(bias)}, which is not a number")
 
 
-_RANGES: tuple[tuple[str, float, float], ...] = (
-    ("max_tokens", 1, 2**31 - 1),
-    ("temperature", 0, 100),
-    ("top_k", 0, 2**31 - 1),
-    ("top_p", 0, 1),
-    ("min_p", 0, 1),
-    ("typical_p", 0, 1),
-    ("repetition_penalty", 0, 100),
-    ("presence_penalty", -100, 100),
-    ("frequency_penalty", -100, 100),
-    ("logprobs", 0, MAX_TOP_LOGPROBS),
-    ("n", 1, MAX_N),
-    ("lookup", 0, 16),
-    ("seed", -(2**63), 2**64 - 1),
+_OPTIONAL = frozenset({"logprobs", "max_tokens", "seed"})
+
+_RANGES: tuple[tuple[str, type, float, float], ...] = (
+    ("max_tokens", Integral, 1, 2**31 - 1),
+    ("temperature", Real, 0, 100),
+    ("top_k", Integral, 0, 2**31 - 1),
+    ("top_p", Real, 0, 1),
+    ("min_p", Real, 0, 1),
+    ("typical_p", Real, 0, 1),
+    ("repetition_penalty", Real, 0, 100),
+    ("presence_penalty", Real, -100, 100),
+    ("frequency_penalty", Real, -100, 100),
+    ("logprobs", Integral, 0, MAX_TOP_LOGPROBS),
+    ("n", Integral, 1, MAX_N),
+    ("lookup", Integral, 0, 16),
+    ("seed", Integral, -(2**63), 2**64 - 1),
 )
+
+
+def _is(kind: type, value: object) -> bool:
+    """Whether it is such a number; True and False are none, whatever Python says."""
+    return isinstance(value, kind) and not isinstance(value, bool)
+
+
+def _shown(value: object) -> str:
+    text = repr(value) if not isinstance(value, int) or -(2**64) <= value <= 2**64 else "a number too large to show"
+    return text if len(text) <= 200 else f"{text[:200]}..."
 
 
 class TokenLogprob(msgspec.Struct, frozen=True):
