@@ -7,7 +7,7 @@ import sys
 import typer
 
 import headrace
-from headrace.cli import bench, chat, doctor, generate, infer, models, pull, serve
+from headrace.cli import bench, cache, chat, doctor, generate, infer, inspect, models, pull, serve
 from headrace.errors import HeadraceError
 
 __all__ = ["app", "main"]
@@ -41,6 +41,8 @@ app.command("chat", epilog=chat.EPILOG)(chat.command)
 app.command("generate", epilog=generate.EPILOG)(generate.command)
 app.command("pull", epilog=pull.EPILOG)(pull.command)
 app.add_typer(models.command, name="models")
+app.command("inspect", epilog=inspect.EPILOG)(inspect.command)
+app.add_typer(cache.command, name="cache")
 app.add_typer(bench.command, name="bench")
 
 
