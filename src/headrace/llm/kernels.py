@@ -23,7 +23,7 @@ from headrace.llm.trace import Attention, Embed, Gated, Linear, Logits, Trace, W
 from headrace.llm.weight_file import Writer
 from headrace.llm.weights import WeightCache
 
-__all__ = ["KvType", "NativeExecutor"]
+__all__ = ["KvType", "NativeExecutor", "packed_size"]
 
 KvType: TypeAlias = Literal["f16", "int8"]
 
@@ -158,6 +158,17 @@ def matrices(trace: Trace) -> list[Weight]:
             case _:
                 pass
     return list(found)
+
+
+def packed_size(trace: Trace, checkpoint: Checkpoint, bits: Literal[4, 8] = 8) -> int:
+    """Bytes that the matrices of a trace take packed; raises `LoadFailed` naming one that cannot be."""
+    total = 0
+    for weight in matrices(trace):
+        try:
+            total += _native.packed_bytes(checkpoint.tensors[weight.name].type, bits, weight.rows, weight.cols)
+        except InvalidInput as error:
+            raise LoadFailed(f"{checkpoint.path}: tensor {weight.name!r}: {error}") from error
+    return total
 
 
 class _Weights:
