@@ -1,0 +1,94 @@
+"""Conversations as a model writes them: messages and tools flow in, text or tokens up to where it answers come out.
+
+The template comes from the checkpoint; where it has none, one that fits its special tokens. A template that knows no
+tools gets them told in the system message, in the form most models have learnt.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from threading import Lock
+from typing import Any, TypeAlias
+
+from headrace.core.extras import require
+from headrace.llm.messages import Message, check_messages, check_tools
+from headrace.llm.templates import default_template
+from headrace.llm.tokenizer import Tokenizer
+from headrace.llm.tools import describe_tools
+
+__all__ = ["Chat"]
+
+Render: TypeAlias = Callable[[Mapping[str, Any]], str]
+
+
+class Chat:
+    """A model's way of writing a conversation; threads may share one. The template is compiled when first used.
+
+    Args:
+        metadata: The checkpoint's, in GGUF's keys: "tokenizer.chat_template", and ".tool_use" after it for tools.
+        tokenizer: The model's.
+    """
+
+    def __init__(self, metadata: Mapping[str, Any], tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        self._names = {
+            "bos_token": self._text(tokenizer.bos_id),
+            "eos_token": self._text(tokenizer.eos_id),
+            "unk_token": self._text(tokenizer.marks.unk_id),
+            "pad_token": self._text(tokenizer.marks.pad_id),
+        }
+        own = metadata.get("tokenizer.chat_template")
+        self.has_template = isinstance(own, str) and bool(own.strip())
+        self._source = str(own) if self.has_template else default_template(tokenizer)
+        with_tools = metadata.get("tokenizer.chat_template.tool_use")
+        self._with_tools = with_tools if isinstance(with_tools, str) else self._source
+        self._compiled: dict[str, Render] = {}
+        self._compiling = Lock()
+
+    def render(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        *,
+        add_generation_prompt: bool = True,
+        **variables: Any,
+    ) -> str:
+        """The conversation as text.
+
+        Args:
+            messages: `{"role": …, "content": …}`; the content a text or OpenAI's parts of type "text".
+            tools: Functions the model may call, in OpenAI's form.
+            add_generation_prompt: End with what comes before an answer.
+            variables: Others that the template knows, such as `enable_thinking`.
+
+        Raises `InvalidInput` for messages that are malformed or that the template refuses, `LoadFailed` for a template
+        that is none, `StageFailed` for one that does not end.
+        """
+        plain, offered = check_messages(messages), check_tools(tools)
+        source = self._with_tools if offered else self._source
+        if "tools" not in source:
+            plain, offered = describe_tools(plain, offered), []
+        if "developer" not in source:
+            plain = [{**message, "role": "system"} if message["role"] == "developer" else message for message in plain]
+        given = {**self._names, **variables, "messages": plain, "add_generation_prompt": add_generation_prompt}
+        return self._template(source)({**given, "tools": offered or None})
+
+    def encode(
+        self, messages: Sequence[Message], *, tools: Sequence[Mapping[str, Any]] | None = None, **variables: Any
+    ) -> list[int]:
+        """The tokens of a conversation; begin of text is there once, whether or not the template writes it."""
+        ids = self._tokenizer.encode(self.render(messages, tools, **variables), special=False, parse_special=True)
+        bos = self._tokenizer.bos_id
+        return [bos, *ids] if self._tokenizer.marks.add_bos and bos is not None and ids[:1] != [bos] else ids
+
+    def _template(self, source: str) -> Render:
+        if (render := self._compiled.get(source)) is None:
+            require("jinja2", "llm")
+            from headrace.llm.jinja import compile_template
+
+            with self._compiling:
+                render = self._compiled[source] = compile_template(source, "tokenizer.chat_template")
+        return render
+
+    def _text(self, token: int | None) -> str:
+        return "" if token is None else self._tokenizer.token_bytes(token).decode("utf-8", "replace")
