@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from numbers import Integral, Real
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, get_args
 
 import msgspec
 
@@ -13,6 +14,7 @@ from headrace.errors import InvalidInput
 __all__ = ["MAX_N", "Chunk", "FinishReason", "Grammar", "SamplingParams", "TokenLogprob", "Usage"]
 
 FinishReason: TypeAlias = Literal["stop", "length", "cancelled", "error"]
+GrammarKind: TypeAlias = Literal["json_schema", "json_object", "regex", "lark"]
 
 MAX_STOPS = 16
 MAX_TOP_LOGPROBS = 20
@@ -23,7 +25,7 @@ MAX_N = 64
 class Grammar(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What the output must match: one of a JSON schema (as JSON text), a regular expression, or a Lark grammar."""
 
-    kind: Literal["json_schema", "json_object", "regex", "lark"]
+    kind: GrammarKind
     text: str = ""
 
 
@@ -83,15 +85,19 @@ class SamplingParams(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
         texts = isinstance(self.stop, list | tuple) and all(isinstance(text, str) and text for text in self.stop)
         if not texts or len(self.stop) > MAX_STOPS:
             raise InvalidInput(f"stop: expected at most {MAX_STOPS} texts, none of them empty, got {_shown(self.stop)}")
-        for name, ids in (("stop_token_ids", self.stop_token_ids), ("logit_bias", tuple(self.logit_bias))):
-            for token in ids:
-                if not _is(Integral, token) or not 0 <= token < vocab_size:
-                    raise InvalidInput(f"{name}: expected token ids below {vocab_size}, got {_shown(token)}")
+        _check_tokens("stop_token_ids", self.stop_token_ids, (list, tuple), vocab_size)
+        _check_tokens("logit_bias", self.logit_bias, (dict,), vocab_size)
         for token, bias in self.logit_bias.items():
-            if not _is(Real, bias) or math.isnan(bias):
+            if not _is(Real, bias) or not (-1e308 <= bias <= 1e308 or bias in (-math.inf, math.inf)):
                 raise InvalidInput(f"logit_bias: token {token} has the bias {_shown(bias)}, which is not a number")
+        grammar = self.grammar
+        if grammar is not None and not (
+            isinstance(grammar, Grammar) and grammar.kind in _KINDS and isinstance(grammar.text, str)
+        ):
+            raise InvalidInput(f"grammar: expected a Grammar of kind {', '.join(_KINDS)}, got {_shown(grammar)}")
 
 
+_KINDS = get_args(GrammarKind)
 _OPTIONAL = frozenset({"logprobs", "max_tokens", "seed"})
 
 _RANGES: tuple[tuple[str, type, float, float], ...] = (
@@ -116,8 +122,19 @@ def _is(kind: type, value: object) -> bool:
     return isinstance(value, kind) and not isinstance(value, bool)
 
 
+def _check_tokens(name: str, tokens: Iterable[int], kind: tuple[type, ...], vocab_size: int) -> None:
+    if not isinstance(tokens, kind):
+        raise InvalidInput(f"{name}: expected token ids, got {_shown(tokens)}")
+    for token in tokens:
+        if not _is(Integral, token) or not 0 <= token < vocab_size:
+            raise InvalidInput(f"{name}: expected token ids below {vocab_size}, got {_shown(token)}")
+
+
 def _shown(value: object) -> str:
-    text = repr(value) if not isinstance(value, int) or -(2**64) <= value <= 2**64 else "a number too large to show"
+    try:
+        text = repr(value)
+    except ValueError:  # a number of thousands of digits
+        return f"a {type(value).__name__} too large to show"
     return text if len(text) <= 200 else f"{text[:200]}..."
 
 
