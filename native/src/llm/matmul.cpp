@@ -13,11 +13,14 @@ Matmul matmul(Isa isa) {
       return matmul_scalar;
 #if defined(__x86_64__)
     case Isa::avx2:
-    case Isa::avx2vnni:
       return matmul_avx2;
+    case Isa::avx2vnni:
+      return matmul_avx2vnni;
     case Isa::avx512vnni:
-    case Isa::amx:
       return matmul_avx512;
+    case Isa::amx:
+      request_amx();
+      return matmul_amx;
 #elif defined(__aarch64__)
     case Isa::neon:
       return matmul_scalar;

@@ -1,9 +1,10 @@
-#include "matmul_isas.hpp"
+#include "matmul_ymm.hpp"
 
 namespace headrace::llm {
 
 HEADRACE_MATMUL(matmul_avx2) {
-  matmul_scalar(weights, first_strip, last_strip, x, first_row, n_rows, out, stride, store, scratch);
+  const Call call{&weights, &x, first_strip, first_row, n_rows, out, stride, store, scratch};
+  with_format(weights.format, [&]<Format F>() { multiply<F>(call, last_strip); });
 }
 
 }  // namespace headrace::llm

@@ -12,7 +12,9 @@ namespace headrace::llm {
 
 HEADRACE_MATMUL(matmul_scalar);
 HEADRACE_MATMUL(matmul_avx2);
+HEADRACE_MATMUL(matmul_avx2vnni);
 HEADRACE_MATMUL(matmul_avx512);
+HEADRACE_MATMUL(matmul_amx);
 HEADRACE_MATMUL(matmul_dotprod);
 
 }  // namespace headrace::llm
