@@ -14,8 +14,8 @@ namespace {
 
 constexpr std::size_t kPage = KvPool::kPageTokens;
 constexpr std::size_t kPartition = AttentionPlan::kPartition;
-constexpr float kBytesPerNs = 20.0F;
-constexpr float kFlopsPerNs = 60.0F;
+constexpr float kBytesPerNs = 30.0F;
+constexpr float kFlopsPerNs = 150.0F;
 constexpr float kUnitNs = 150.0F;
 constexpr float kMergeNs = 2000.0F;  // of one more phase and its barrier: what splitting must gain
 

@@ -15,12 +15,12 @@ extern const AttentionKernels kAttentionNeon;
 
 /// Offsets in floats, each a multiple of 16, for tiles of up to `rows` queries.
 struct AttentionScratch {
-  std::size_t queries;  // [rows / R][head_dim][R], blocks of R rows
+  std::size_t queries;  // [rows][head_dim]
   std::size_t scores;   // [rows][256], then probabilities
   std::size_t part;     // [rows][padded_dim + 16] of one partition: sums, then maximum and sum of exponentials
   std::size_t whole;    // the same, of the partitions so far
   std::size_t wide;     // four pages of keys or values as floats
-  std::size_t heads;    // [16 tokens][padded_dim], keys or values about to be stored, or one query
+  std::size_t heads;    // [16 tokens][padded_dim], keys or values about to be stored
   std::size_t normed;   // [padded_dim]
   std::size_t floats;
 };

@@ -178,23 +178,41 @@ inline void write_tokens(const Layer& of, const StepSequence& sequence, std::siz
   store_heads(of, heads, n, slot, page + of.pool.values_offset(), scales + kPage, false);
 }
 
+/// Where the pages of a partition lie, and what to fetch while they are worked on.
+struct Partition {
+  static constexpr std::size_t kPages = kPartitionTokens / kPage;
+  const std::byte* keys[kPages];
+  const std::byte* values[kPages];
+  const std::byte* next_keys[kPages];  // of the partition that this thread probably comes to after this one
+};
+
+/// Keys of pages [first, last) of a partition for a kv head; those beside them repeat the nearest.
+inline void find_keys(const Layer& of, const AttentionPlan::Unit& unit, std::size_t partition, const std::byte** keys) {
+  const StepSequence& sequence = of.plan.sequences().data()[unit.sequence];
+  const std::size_t first_position = sequence.first_position + unit.first_token;
+  const std::size_t first = first_visible(first_position, of.plan.window()) / kPage;
+  const std::size_t last = (first_position + unit.n_tokens - 1) / kPage;
+  for (std::size_t page = 0; page < Partition::kPages; ++page) {
+    keys[page] = of.keys(sequence, most(first, least(last, partition * Partition::kPages + page)), unit.kv_head);
+  }
+}
+
 /// A tile's queries and what each of them sees of the partition at hand.
 struct Tile {
-  Tile(const Layer& layer, const AttentionPlan::Unit& unit)
+  Tile(const Layer& layer, const AttentionPlan::Unit& of_unit)
       : of(layer),
-        sequence(layer.plan.sequences().data()[unit.sequence]),
-        kv_head(unit.kv_head),
-        first_token(unit.first_token),
-        rows(unit.n_tokens * layer.group),
+        unit(of_unit),
+        sequence(layer.plan.sequences().data()[of_unit.sequence]),
+        rows(of_unit.n_tokens * layer.group),
         n_blocks((rows + kBlockRows - 1) / kBlockRows) {}
 
   [[nodiscard]] std::size_t block_begin(std::size_t block) const { return block * rows / n_blocks; }
   [[nodiscard]] std::size_t position(std::size_t row) const {
-    return sequence.first_position + first_token + row / of.group;
+    return sequence.first_position + unit.first_token + row / of.group;
   }
 
   /// Set from/to of every row, relative to the partition's first position; to = from = 0 where it sees nothing.
-  void look_at(std::size_t partition) {
+  void look_at(std::size_t partition, const AttentionPlan::Unit& next, std::size_t next_partition) {
     const std::size_t base = partition * kPartitionTokens;
     begin = kPartitionTokens;
     end = 0;
@@ -208,33 +226,36 @@ struct Tile {
       begin = least(begin, low);
       end = most(end, high);
     }
-    for (std::size_t page = begin / kPage; page * kPage < end; ++page) {
-      pages[page] = of.keys(sequence, base / kPage + page, kv_head);
+    find_keys(of, unit, partition, pages.keys);
+    find_keys(of, next, next_partition, pages.next_keys);
+    for (std::size_t page = 0; page < Partition::kPages; ++page) {
+      pages.values[page] = pages.keys[page] + of.pool.values_offset();
     }
   }
 
   const Layer& of;
+  const AttentionPlan::Unit& unit;
   const StepSequence& sequence;
-  std::size_t kv_head, first_token, rows, n_blocks;
+  std::size_t rows, n_blocks;
   std::size_t begin = 0, end = 0;  // what any row sees
   std::size_t from[AttentionPlan::kMaxRows], to[AttentionPlan::kMaxRows];
-  const std::byte* pages[kPartitionTokens / kPage];
+  Partition pages;
 };
 
-inline void pack_queries(const Tile& tile, float* scratch) {
+inline void prepare_queries(const Tile& tile, float* scratch) {
   const Layer& of = tile.of;
-  float* head = scratch + of.at.heads;
-  for (std::size_t block = 0; block < tile.n_blocks; ++block) {
-    const std::size_t begin = tile.block_begin(block);
-    const std::size_t n = tile.block_begin(block + 1) - begin;
-    float* packed = scratch + of.at.queries + begin * of.head_dim;
-    for (std::size_t r = 0; r < n; ++r) {
-      const std::size_t token_row = tile.sequence.first_row + tile.first_token + (begin + r) / of.group;
-      const std::size_t q_head = tile.kv_head * of.group + (begin + r) % of.group;
-      prepare_head(of, of.call.qkv + token_row * of.call.qkv_stride + q_head * of.head_dim, of.call.layer->q_norm,
-                   token_row, of.call.layer->scale, scratch + of.at.normed, head);
-      for (std::size_t d = 0; d < of.head_dim; ++d) packed[d * n + r] = head[d];
-    }
+  const std::size_t stride = of.call.qkv_stride;
+  const std::size_t width = of.group * of.head_dim;  // the group's heads lie side by side
+  const std::size_t first_row = tile.sequence.first_row + tile.unit.first_token;
+  const float* heads = of.call.qkv + first_row * stride + tile.unit.kv_head * width;
+  for (std::size_t row = 0; row < tile.rows; ++row) {
+    const std::size_t token = row / of.group;
+    const float* head = heads + token * stride + row % of.group * of.head_dim;
+    // Token rows are far apart: fetch the same head of a later token.
+    for (std::size_t d = 0; d < of.head_dim; d += kLanes)
+      prefetch(reinterpret_cast<const std::byte*>(head + 4 * stride + d));
+    prepare_head(of, head, of.call.layer->q_norm, first_row + token, of.call.layer->scale, scratch + of.at.normed,
+                 scratch + of.at.queries + row * of.head_dim);
   }
 }
 
@@ -258,8 +279,8 @@ inline void score_group(const Tile& tile, const Key* const* keys, std::size_t fi
       constexpr std::size_t kRows = decltype(rows)::value;
       in_widths<kRows>(most(first, low / kPage), least(last, (high + kPage - 1) / kPage),
                        [&](auto width, std::size_t page) {
-                         score_pages<kRows, decltype(width)::value>(queries, keys + (page - first), of.head_dim,
-                                                                    scores + page * kPage);
+                         score_pages<kRows, decltype(width)::value>(queries, of.head_dim, keys + (page - first),
+                                                                    tile.pages.values + page, scores + page * kPage);
                        });
     });
   }
@@ -284,16 +305,17 @@ inline void value_group(const Tile& tile, const Value* const* values, std::size_
     float* out = scratch + of.at.part + begin * of.part_stride;
     // Positions count from `first` below, which starts a page.
     const float* probabilities = scratch + of.at.scores + begin * kPartitionTokens + first;
+    const std::byte* const* ahead = tile.pages.next_keys + first / kPage;
     const auto alone = [&](std::size_t row, std::size_t from, std::size_t to) {
       if (from >= to) return;
-      add_all_values<1>(probabilities + row * kPartitionTokens, values, of.padded, from - first, to - first,
+      add_all_values<1>(probabilities + row * kPartitionTokens, values, ahead, of.padded, from - first, to - first,
                         out + row * of.part_stride, of.part_stride);
     };
     for (std::size_t r = 0; r < n; ++r) {
       alone(r, most(first, tile.from[begin + r]), least(low, least(last, tile.to[begin + r])));
     }
     with_rows(n, [&](auto rows) {
-      add_all_values<decltype(rows)::value>(probabilities, values, of.padded, low - first, high - first, out,
+      add_all_values<decltype(rows)::value>(probabilities, values, ahead, of.padded, low - first, high - first, out,
                                             of.part_stride);
     });
     for (std::size_t r = 0; r < n; ++r) {
@@ -308,17 +330,18 @@ inline void widen_all(const Element* from, std::size_t elements, float* to) {
   for (std::size_t i = 0; i < elements; i += kLanes) store(to + i, widen(from + i));
 }
 
-/// Call use(pointers, first, last) for pages [first, last) of the tile's partition, `bytes` after each page's start:
-/// the stored elements themselves for a few rows, four pages at a time as floats for many.
+/// Call use(pointers, first, last) for pages [first, last) that the tile sees: the stored elements themselves for a few
+/// rows, four pages at a time as floats for many.
 template <class Element, class Use>
-inline void for_pages(const Tile& tile, std::size_t bytes, std::size_t elements, float* scratch, Use use) {
+inline void for_pages(const Tile& tile, const std::byte* const* pages, const std::byte* const* ahead,
+                      std::size_t elements, float* scratch, Use use) {
   constexpr std::size_t kGroup = 4;
   const std::size_t end = (tile.end + kPage - 1) / kPage;
   if (tile.n_blocks <= 2) {
-    const Element* pointers[kPartitionTokens / kPage];
+    const Element* pointers[Partition::kPages];
     const std::size_t begin = tile.begin / kPage;
     for (std::size_t page = begin; page < end; ++page) {
-      pointers[page - begin] = reinterpret_cast<const Element*>(tile.pages[page] + bytes);
+      pointers[page - begin] = reinterpret_cast<const Element*>(pages[page]);
     }
     return use(static_cast<const Element* const*>(pointers), begin, end);
   }
@@ -327,8 +350,9 @@ inline void for_pages(const Tile& tile, std::size_t bytes, std::size_t elements,
     const float* pointers[kGroup];
     const std::size_t last = least(first + kGroup, end);
     for (std::size_t page = first; page < last; ++page) {
+      for (std::size_t at = 0; at < elements * sizeof(Element); at += 64) prefetch(ahead[page] + at);
       float* to = wide + (page - first) * elements;
-      widen_all(reinterpret_cast<const Element*>(tile.pages[page] + bytes), elements, to);
+      widen_all(reinterpret_cast<const Element*>(pages[page]), elements, to);
       pointers[page - first] = to;
     }
     use(static_cast<const float* const*>(pointers), first, last);
@@ -339,28 +363,35 @@ inline void for_pages(const Tile& tile, std::size_t bytes, std::size_t elements,
 template <class Element>
 inline void attend(const Tile& tile, float* scratch) {
   const Layer& of = tile.of;
-  for_pages<Element>(tile, 0, of.head_dim * kPage, scratch, [&](auto keys, std::size_t first, std::size_t last) {
-    score_group(tile, keys, first, last, scratch);
-  });
-  const float* key_scales[kPartitionTokens / kPage];
-  const float* value_scales[kPartitionTokens / kPage];
-  SoftmaxOf how{of.call.layer->softcap, nullptr, nullptr};
-  if (of.pool.shape().dtype == KvDtype::int8) {
+  const Partition& pages = tile.pages;
+  for_pages<Element>(
+      tile, pages.keys, pages.values, of.head_dim * kPage, scratch,
+      [&](auto keys, std::size_t first, std::size_t last) { score_group(tile, keys, first, last, scratch); });
+  const float* key_scales[Partition::kPages];
+  const float* value_scales[Partition::kPages];
+  constexpr bool kScaled = sizeof(Element) == sizeof(std::int8_t);
+  const SoftmaxOf how{of.call.layer->softcap, key_scales, value_scales};
+  if (kScaled) {
     for (std::size_t page = tile.begin / kPage; page * kPage < tile.end; ++page) {
-      key_scales[page] = reinterpret_cast<const float*>(tile.pages[page] + of.pool.scales_offset());
+      key_scales[page] = reinterpret_cast<const float*>(pages.keys[page] + of.pool.scales_offset());
       value_scales[page] = key_scales[page] + kPage;
     }
-    how.key_scales = key_scales;
-    how.value_scales = value_scales;
   }
   for (std::size_t row = 0; row < tile.rows; ++row) {
     float* part = scratch + of.at.part + row * of.part_stride;
     for (std::size_t d = 0; d < of.padded; d += kLanes) store(part + d, zero());
     if (tile.from[row] == tile.to[row]) continue;
-    softmax_row(scratch + of.at.scores + row * kPartitionTokens, tile.from[row], tile.to[row], how, part + of.padded,
-                part + of.padded + 1);
+    float* scores = scratch + of.at.scores + row * kPartitionTokens;
+    const auto softmax = [&](auto row_softmax) {
+      row_softmax(scores, tile.from[row], tile.to[row], how, part + of.padded, part + of.padded + 1);
+    };
+    if (how.softcap > 0.0F) {
+      softmax(softmax_row<kScaled, true>);
+    } else {
+      softmax(softmax_row<kScaled, false>);
+    }
   }
-  for_pages<Element>(tile, of.pool.values_offset(), of.padded * kPage, scratch,
+  for_pages<Element>(tile, pages.values, pages.next_keys, of.padded * kPage, scratch,
                      [&](auto values, std::size_t first, std::size_t last) {
                        value_group(tile, values, first * kPage, last * kPage, scratch);
                      });
@@ -401,7 +432,8 @@ inline void write(const AttentionCall& call, std::size_t unit, float* scratch) {
   }
 }
 
-inline void write_own(const Tile& tile, const AttentionPlan::Unit& unit, float* scratch) {
+inline void write_own(const Tile& tile, float* scratch) {
+  const AttentionPlan::Unit& unit = tile.unit;
   const std::size_t first = tile.sequence.first_position;
   const std::size_t end = least(first + tile.sequence.n_tokens, unit.last_partition * kPartitionTokens);
   for (std::size_t from = most(first, unit.first_partition * kPartitionTokens); from < end;) {
@@ -413,14 +445,17 @@ inline void write_own(const Tile& tile, const AttentionPlan::Unit& unit, float* 
 
 inline void run(const AttentionCall& call, std::size_t index, float* scratch) {
   const Layer of(call);
-  const AttentionPlan::Unit& unit = of.plan.units().data()[index];
+  const AttentionPlan::Unit* units = of.plan.units().data();
+  const AttentionPlan::Unit& unit = units[index];
+  const AttentionPlan::Unit& next = units[least(index + of.plan.n_threads(), of.plan.units().size() - 1)];
   Tile tile(of, unit);
-  if (unit.writes) write_own(tile, unit, scratch);
-  pack_queries(tile, scratch);
+  if (unit.writes) write_own(tile, scratch);
+  prepare_queries(tile, scratch);
   float* parts = scratch + of.at.part;
   float* wholes = scratch + of.at.whole;
   for (std::size_t partition = unit.first_partition; partition < unit.last_partition; ++partition) {
-    tile.look_at(partition);
+    const bool last = partition + 1 == unit.last_partition;
+    tile.look_at(partition, last ? next : unit, last ? next.first_partition : partition + 1);
     if (of.pool.shape().dtype == KvDtype::f16) {
       attend<std::uint16_t>(tile, scratch);
     } else {
@@ -443,8 +478,8 @@ inline void run(const AttentionCall& call, std::size_t index, float* scratch) {
   }
   if (unit.split >= 0) return;
   for (std::size_t row = 0; row < tile.rows; ++row) {
-    finish_row(of, wholes + row * of.part_stride, tile.sequence.first_row + tile.first_token + row / of.group,
-               tile.kv_head * of.group + row % of.group);
+    finish_row(of, wholes + row * of.part_stride, tile.sequence.first_row + tile.unit.first_token + row / of.group,
+               tile.unit.kv_head * of.group + row % of.group);
   }
 }
 

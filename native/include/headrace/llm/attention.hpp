@@ -98,6 +98,7 @@ class AttentionPlan {
   [[nodiscard]] std::size_t n_heads() const noexcept { return n_heads_; }
   [[nodiscard]] std::size_t group() const noexcept { return group_; }
   [[nodiscard]] std::size_t window() const noexcept { return window_; }
+  [[nodiscard]] std::size_t n_threads() const noexcept { return loads_.size(); }
   [[nodiscard]] std::size_t max_rows() const noexcept { return tile_tokens_ * group_; }
 
  private:
