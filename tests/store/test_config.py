@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from headrace.errors import ConfigError
-from headrace.store.config import check_file, named_file
+from headrace.store.config import check_file, language_model, named_file
 from headrace.store.pull import pull_model
 
 NAMED = b'backend = "onnx"\nfile = "model.onnx"\n'
@@ -16,6 +16,7 @@ NAMED = b'backend = "onnx"\nfile = "model.onnx"\n'
         (b'backend = "onnx"\nfile = "./a/b.onnx"\n', "a/b.onnx"),
         (b'backend = "onnx"\n', ""),
         (b'backend = "python"\nfile = "model.onnx"\n', ""),
+        (b'backend = "llm"\nfile = "m.gguf"\n', "m.gguf"),
         (b'backend = "onnx"\nfile = 3\n', ""),
         (b"no toml", ""),
         (b"\xff", ""),
@@ -32,6 +33,9 @@ def test_the_file_that_is_named(text, file):
         (NAMED, ["model.onnx", "weights.bin"]),
         (b'backend = "onnx"\n', ["any.onnx", "deeper/other.onnx"]),
         (b'backend = "python"\nentry = "m:f"\n', ["m.py"]),
+        (b'backend = "llm"\n', ["m.gguf"]),
+        (b'backend = "llm"\n', ["m-00002-of-00002.gguf", "m-00001-of-00002.gguf"]),
+        (b'backend = "llm"\n', ["config.json", "model.safetensors"]),
         (b"no toml", []),
     ],
 )
@@ -45,11 +49,30 @@ def test_what_fits_passes(text, paths):
         (NAMED, ["net.onnx"], r'm/headrace\.toml: `file = "model\.onnx"` names .* lacks; it has: net\.onnx'),
         (b'backend = "onnx"\n', ["b.onnx", "a.onnx"], r"`file =` must name .*: a\.onnx, b\.onnx"),
         (b'backend = "onnx"\n', ["deeper/a.onnx"], r"`file =` must name"),
+        (b'backend = "llm"\n', ["a.gguf", "b.gguf"], r"expected one \*\.gguf, the version has: a\.gguf, b\.gguf"),
+        (b'backend = "llm"\n', ["config.json"], r"`file =` must name"),
     ],
 )
 def test_what_does_not_fit_is_told(text, paths, message):
     with pytest.raises(ConfigError, match=message):
         check_file(text, paths, Path("m/headrace.toml"))
+
+
+@pytest.mark.parametrize(
+    ("paths", "model"),
+    [
+        (["m.gguf", "README.md"], "m.gguf"),
+        (["m-00001-of-00003.gguf", "m-00002-of-00003.gguf", "m-00003-of-00003.gguf"], "m-00001-of-00003.gguf"),
+        (["config.json", "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"], "."),
+        (["m.gguf", "config.json", "model.safetensors"], "m.gguf"),
+        (["a.gguf", "b.gguf"], ""),
+        (["deeper/a.gguf"], ""),
+        (["model.safetensors"], ""),
+        ([], ""),
+    ],
+)
+def test_which_file_is_a_language_model(paths, model):
+    assert language_model(paths) == model
 
 
 @pytest.fixture

@@ -6,15 +6,21 @@ import hashlib
 import os
 import stat
 from pathlib import Path
-from typing import IO, BinaryIO
+from typing import BinaryIO, Protocol
 
 from headrace.errors import IntegrityError
 from headrace.store.manifest import FileEntry
 from headrace.store.progress import Step
 
-__all__ = ["copy_stream", "hash_file", "open_regular"]
+__all__ = ["Readable", "copy_stream", "hash_file", "open_regular"]
 
 _CHUNK = 1 << 20
+
+
+class Readable(Protocol):
+    """What bytes are read from, at most `size_bytes` at once; b"" at the end."""
+
+    def read(self, size_bytes: int, /) -> bytes: ...
 
 
 def open_regular(path: Path) -> BinaryIO:
@@ -43,7 +49,7 @@ def hash_file(path: Path, step: Step) -> tuple[int, str]:
     return size_bytes, digest.hexdigest()
 
 
-def copy_stream(source: IO[bytes], target: Path, path: str, limit_bytes: int, step: Step) -> FileEntry:
+def copy_stream(source: Readable, target: Path, path: str, limit_bytes: int, step: Step) -> FileEntry:
     """Copy a stream to the new file `target / path`, hashing as it goes; raises `IntegrityError` past `limit_bytes`."""
     digest, size_bytes = hashlib.sha256(), 0
     destination = target / path

@@ -24,7 +24,7 @@ from headrace.store.versions import ModelStore
 
 __all__ = ["Pulled", "pull_model", "pull_recipe"]
 
-_BACKENDS = {".onnx": "onnx"}
+_BACKENDS = {".gguf": "llm", ".onnx": "onnx"}
 
 
 class Pulled(msgspec.Struct, frozen=True):
@@ -158,7 +158,7 @@ def _pull_part(
 ) -> Pulled:
     return pull_model(
         repository,
-        part.source,
+        part.uri,
         name=part.name,
         file=part.file,
         config=configs[part.config],
@@ -206,7 +206,7 @@ def _guess_config(manifest: Manifest) -> bytes:
     if len(known) != 1:
         return b""
     backend = _BACKENDS[Path(known[0]).suffix.lower()]
-    if "/" not in known[0] and known[0].endswith(".onnx"):
+    if "/" not in known[0] and known[0].endswith((".gguf", ".onnx")):
         return f'backend = "{backend}"\n'.encode()  # the server finds the file, also that of the next version
     path = msgspec.json.encode(known[0]).decode()  # a JSON string without control characters is a TOML one too
     return f'backend = "{backend}"\nfile = {path}\n'.encode()

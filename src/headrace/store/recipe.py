@@ -1,6 +1,6 @@
 """Recipes: named sets of models shipped with Headrace. In flows a name, out come pinned sources and `headrace.toml`s.
 
-recipes/<name>/recipe.toml      [[model]] name, source, file, config; then [[pipeline]] name, config
+recipes/<name>/recipe.toml      [[model]] name, source (or list of parts), file, config; then [[pipeline]] name, config
 recipes/<name>/<config>         the text installed as models/<model>/headrace.toml
 """
 
@@ -21,12 +21,16 @@ _SHIPPED = Path(__file__).parent / "recipes"
 
 
 class ModelRecipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One model. `file`, if given, is what its single file is installed as."""
+    """One model. `source` may be a list: parts to be joined. `file`, if given, is what its single file is named."""
 
     name: str
-    source: str
+    source: str | list[str]
     config: str
     file: str = ""
+
+    @property
+    def uri(self) -> str:
+        return self.source if isinstance(self.source, str) else " + ".join(self.source)
 
 
 class PipelineRecipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

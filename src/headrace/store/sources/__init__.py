@@ -1,7 +1,8 @@
 """Where models come from: in flows a URI, out comes a `Source` that can write the model's files into a folder.
 
-One module per scheme: `file` (also a plain path) and `pypi`. A fragment `#sha256=HEX` pins the content; the pin is the
-hash of the file if the source yields one, else the digest of its manifest (see `headrace.store.manifest`).
+One module per scheme: `file` (also a plain path) and `pypi`; ` + ` between URIs joins their files into one. A fragment
+`#sha256=HEX` pins the content; the pin is the hash of the file if the source yields one, else the digest of its
+manifest (see `headrace.store.manifest`).
 """
 
 from __future__ import annotations
@@ -47,6 +48,11 @@ def split_pin(uri: str) -> tuple[str, str]:
 
 def open_source(uri: str) -> Source:
     """The source for a URI without its pin; nothing is read yet. Raises `InvalidInput` for an unknown scheme."""
+    parts = uri.split(" + ")
+    if len(parts) > 1 and all(map(_SCHEME.match, parts)):
+        from headrace.store.sources.parts import PartsSource
+
+        return PartsSource([open_source(part) for part in parts])
     scheme = _SCHEME.match(uri)
     kind = scheme[1].lower() if scheme else "file"
     if kind == "file":
