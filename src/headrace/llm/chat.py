@@ -27,9 +27,10 @@ class Chat:
     Args:
         metadata: The checkpoint's, in GGUF's keys: "tokenizer.chat_template", and ".tool_use" after it for tools.
         tokenizer: The model's.
+        template: A template in place of the checkpoint's own.
     """
 
-    def __init__(self, metadata: Mapping[str, Any], tokenizer: Tokenizer) -> None:
+    def __init__(self, metadata: Mapping[str, Any], tokenizer: Tokenizer, template: str | None = None) -> None:
         self._tokenizer = tokenizer
         self._names = {
             "bos_token": self._text(tokenizer.bos_id),
@@ -37,10 +38,10 @@ class Chat:
             "unk_token": self._text(tokenizer.marks.unk_id),
             "pad_token": self._text(tokenizer.marks.pad_id),
         }
-        own = metadata.get("tokenizer.chat_template")
+        own = metadata.get("tokenizer.chat_template") if template is None else template
         self.has_template = isinstance(own, str) and bool(own.strip())
         self._source = str(own) if self.has_template else default_template(tokenizer)
-        with_tools = metadata.get("tokenizer.chat_template.tool_use")
+        with_tools = metadata.get("tokenizer.chat_template.tool_use") if template is None else template
         self._with_tools = with_tools if isinstance(with_tools, str) else self._source
         self._compiled: dict[str, Render] = {}
         self._compiling = Lock()
