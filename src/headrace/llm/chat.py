@@ -11,12 +11,17 @@ from threading import Lock
 from typing import Any, TypeAlias
 
 from headrace.core.extras import require
+from headrace.errors import InvalidInput
 from headrace.llm.messages import Message, check_messages, check_tools
 from headrace.llm.templates import default_template
 from headrace.llm.tokenizer import Tokenizer
 from headrace.llm.tools import describe_tools
 
 __all__ = ["Chat"]
+
+_UNTRUSTED = ("user", "tool")
+_MARKS = [chr(code) for code in range(0xFDD0, 0xFDF0)]
+"""Code points that are no characters: a text has no use for them."""
 
 Render: TypeAlias = Callable[[Mapping[str, Any]], str]
 
@@ -77,8 +82,23 @@ class Chat:
     def encode(
         self, messages: Sequence[Message], *, tools: Sequence[Mapping[str, Any]] | None = None, **variables: Any
     ) -> list[int]:
-        """The tokens of a conversation; begin of text is there once, whether or not the template writes it."""
-        ids = self._tokenizer.encode(self.render(messages, tools, **variables), special=False, parse_special=True)
+        """The tokens of a conversation; begin of text is there once, whether or not the template writes it.
+
+        What users and tools write is text throughout: "<|im_end|>" in it does not end a turn.
+        """
+        plain = check_messages(messages)
+        written = "".join(message["content"] for message in plain)
+        mark = next((mark for mark in _MARKS if mark not in written), "")
+        if not mark:
+            raise InvalidInput("messages: hold all of U+FDD0 to U+FDEF, which are no characters; expected one unused")
+        for message in plain:
+            if message["role"] in _UNTRUSTED:
+                message["content"] = self._tokenizer.guard(message["content"], mark)
+        text = self.render(plain, tools, **variables)
+        if mark in text:
+            ids = self._tokenizer.encode_guarded(text, mark)
+        else:
+            ids = self._tokenizer.encode(text, special=False, parse_special=True)
         bos = self._tokenizer.bos_id
         return [bos, *ids] if self._tokenizer.marks.add_bos and bos is not None and ids[:1] != [bos] else ids
 

@@ -6,7 +6,7 @@ Only encoding is that package's; the bytes of tokens, and so streaming and decod
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -28,8 +28,10 @@ _LARGEST_BYTES = 1 << 28
 class HuggingFaceTokenizer(Tokenizer):
     """Encodes as the file says. A second instance, made when first needed, is told to leave special tokens alone."""
 
-    def __init__(self, text: str, vocabulary: Vocabulary, marks: Marks, strip_space: bool) -> None:
-        super().__init__(vocabulary, marks, strip_space)
+    def __init__(
+        self, text: str, vocabulary: Vocabulary, marks: Marks, *, strip_space: bool, strip_right: Collection[int]
+    ) -> None:
+        super().__init__(vocabulary, marks, strip_space=strip_space, strip_right=strip_right)
         self._text = text
 
     @cached_property
@@ -80,7 +82,13 @@ def tokenizer_from_json(path: str | Path, metadata: Mapping[str, Any]) -> Tokeni
         bos_id=frame[0] if frame and frame[0] != eos else None,
     )
     decoder = json.dumps(described.get("decoder"))
-    return HuggingFaceTokenizer(text, vocabulary, marks, strip_space='"Strip"' in decoder or '"Metaspace"' in decoder)
+    return HuggingFaceTokenizer(
+        text,
+        vocabulary,
+        marks,
+        strip_space='"Strip"' in decoder or '"Metaspace"' in decoder,
+        strip_right={added["id"] for added in described.get("added_tokens", ()) if added.get("rstrip")},
+    )
 
 
 def _vocabulary(file: Any, described: Mapping[str, Any], size: int, path: str) -> Vocabulary:

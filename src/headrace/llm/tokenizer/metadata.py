@@ -17,7 +17,7 @@ from headrace.llm.tokenizer.pretokenize import PreTokenizer
 from headrace.llm.tokenizer.specials import Specials
 from headrace.llm.tokenizer.spelling import SPACE, Spelled, spell_tokens
 from headrace.llm.tokenizer.spm import ScoredMerging
-from headrace.llm.tokenizer.tokenizer import MergingTokenizer, Tokenizer
+from headrace.llm.tokenizer.tokenizer import Cut, Marks, MergingTokenizer, Tokenizer
 from headrace.llm.tokenizer.vocabulary import BYTE, CONTROL, NORMAL, UNKNOWN, USER_DEFINED, Vocabulary
 
 __all__ = ["tokenizer_from_metadata"]
@@ -45,7 +45,7 @@ def _byte_bpe(metadata: Mapping[str, Any], spelled: Spelled) -> Tokenizer:
     vocabulary = Vocabulary(*spelled, reachable)
     merges = parse_merges(_texts(metadata, "merges"), vocabulary)
     marks = find_marks(metadata, spelled.names, len(vocabulary), add_bos=pre.add_bos)
-    return MergingTokenizer(vocabulary, marks, ByteBpe(vocabulary, merges, pre), *_specials(metadata, spelled))
+    return _merging(metadata, spelled, vocabulary, marks, ByteBpe(vocabulary, merges, pre), strip_space=False)
 
 
 def _scored(metadata: Mapping[str, Any], spelled: Spelled) -> Tokenizer:
@@ -61,11 +61,13 @@ def _scored(metadata: Mapping[str, Any], spelled: Spelled) -> Tokenizer:
     scores = _numbers(metadata, "scores", len(vocabulary), np.float32, 0)
     marks = find_marks(metadata, names, len(vocabulary), add_bos=True, bos_id=1, eos_id=2, unk_id=0)
     cut = ScoredMerging(vocabulary, scores, byte_tokens, add_space)
-    return MergingTokenizer(vocabulary, marks, cut, *_specials(metadata, spelled), strip_space=add_space)
+    return _merging(metadata, spelled, vocabulary, marks, cut, strip_space=add_space)
 
 
-def _specials(metadata: Mapping[str, Any], spelled: Spelled) -> tuple[Specials, Specials]:
-    """The tokens found in every text, and those found where special tokens are asked for."""
+def _merging(
+    metadata: Mapping[str, Any], spelled: Spelled, vocabulary: Vocabulary, marks: Marks, cut: Cut, *, strip_space: bool
+) -> Tokenizer:
+    """With the tokens that are found in every text, and those found where special tokens are asked for."""
     _, kinds, names = spelled
     strip: set[int] = set()
     if any(name in str(metadata.get("general.name", "")).lower() for name in ("phi-3", "phi3")):
@@ -73,7 +75,8 @@ def _specials(metadata: Mapping[str, Any], spelled: Spelled) -> tuple[Specials, 
         strip = {token for name, token in names.items() if name not in _UNSTRIPPED}
     always = {name: token for name, token in names.items() if kinds[token] == USER_DEFINED}
     parsed = {name: token for name, token in names.items() if kinds[token] in (CONTROL, UNKNOWN, USER_DEFINED)}
-    return Specials(always, strip), Specials(parsed, strip)
+    found = Specials(always, strip), Specials(parsed, strip)
+    return MergingTokenizer(vocabulary, marks, cut, *found, strip_space=strip_space, strip_right=strip)
 
 
 def _texts(metadata: Mapping[str, Any], name: str) -> Sequence[str]:

@@ -38,7 +38,7 @@ class Specials:
     def split(self, text: str) -> Parts:
         """The text as stretches (never empty) and ids, in order."""
         parts: Parts = [text] if text else []
-        for special in self._present(text):
+        for special in self.present(text):
             token = self._ids[special]
             found: Parts = []
             for part in parts:
@@ -60,7 +60,7 @@ class Specials:
             if token in self._strip_right:
                 text = text.lstrip(_ASCII_SPACE)
 
-    def _present(self, text: str) -> list[str]:
+    def present(self, text: str) -> list[str]:
         """Which tokens occur anywhere, longest in UTF-8 first."""
         if self._starts is None:
             return []

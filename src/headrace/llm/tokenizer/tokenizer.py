@@ -6,15 +6,16 @@ encode: text -> stretches between special tokens -> words -> merged pieces -> id
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Protocol
 
 from headrace.errors import InvalidInput
 from headrace.llm.tokenizer.specials import Specials
 from headrace.llm.tokenizer.vocabulary import Vocabulary
 
-__all__ = ["Marks", "MergingTokenizer", "Tokenizer"]
+__all__ = ["Cut", "Marks", "MergingTokenizer", "Tokenizer"]
 
 
 @dataclass(frozen=True)
@@ -39,10 +40,13 @@ class Tokenizer(ABC):
         strip_space: Whether `decode` takes away the space that `encode` put in front.
     """
 
-    def __init__(self, vocabulary: Vocabulary, marks: Marks, strip_space: bool = False) -> None:
+    def __init__(
+        self, vocabulary: Vocabulary, marks: Marks, *, strip_space: bool = False, strip_right: Collection[int] = ()
+    ) -> None:
         self.vocabulary = vocabulary
         self.marks = marks
         self.strip_space = strip_space
+        self._strip_right = strip_right
 
     @property
     def vocab_size(self) -> int:
@@ -78,6 +82,32 @@ class Tokenizer(ABC):
         if special and marks.add_eos and marks.eos_id is not None and ids[-1:] != [marks.eos_id]:
             ids.append(marks.eos_id)
         return ids
+
+    def guard(self, text: str, mark: str) -> str:
+        """The text with `mark` put into whatever reads like a special token, so that `encode_guarded` takes it as text.
+
+        `mark` is one character that the text does not have.
+        """
+        for name in self._specials.present(text):
+            text = text.replace(name, f"{name[:1]}{mark}{name[1:]}")
+        return text
+
+    def encode_guarded(self, text: str, mark: str) -> list[int]:
+        """The ids of a text in which special tokens are parsed, without `mark`; begin and end are not added."""
+        ids: list[int] = []
+        for part in self._specials.split(checked(text)):
+            if isinstance(part, int):
+                ids.append(part)
+            else:
+                ids += self._encode(part.replace(mark, ""), parse_special=False)
+        return ids
+
+    @cached_property
+    def _specials(self) -> Specials:
+        known = self.vocabulary
+        return Specials(
+            {name: token for name, token in known.names.items() if known.is_special(token)}, self._strip_right
+        )
 
     @abstractmethod
     def _encode(self, text: str, parse_special: bool) -> list[int]:
@@ -121,9 +151,11 @@ class MergingTokenizer(Tokenizer):
         cut: Cut,
         always: Specials,
         parsed: Specials,
+        *,
         strip_space: bool = False,
+        strip_right: Collection[int] = (),
     ) -> None:
-        super().__init__(vocabulary, marks, strip_space)
+        super().__init__(vocabulary, marks, strip_space=strip_space, strip_right=strip_right)
         self._cut = cut
         self._always = always
         self._parsed = parsed
