@@ -24,8 +24,8 @@ struct SamplingOptions {
   double repetition_penalty = 1.0;
   double presence_penalty = 0.0;
   double frequency_penalty = 0.0;
-  std::vector<std::pair<std::int32_t, double>> bias =
-      {};  // <= -100 forbids; where one is >= 100, only such tokens are left
+  // <= -100 forbids; where one is >= 100, only such tokens are left.
+  std::vector<std::pair<std::int32_t, double>> bias = {};
   std::uint64_t seed = 0;
   std::uint32_t index = 0;  // which answer to the request
   int logprobs = -1;        // how many alternatives to report; -1: not even the chosen one's
