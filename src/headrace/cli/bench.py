@@ -110,3 +110,27 @@ def ocr(json: Json = False) -> None:
 def vad(json: Json = False) -> None:
     """Find speech in audio: the pipeline beside the reference implementation."""
     _run("vad.py", *_flag("--json", json))
+
+
+@command.command(epilog=_examples("llm model.gguf", "llm model.gguf --peers llamacpp,openvino --json"))
+def llm(
+    model: Annotated[str, typer.Argument(help="GGUF file, folder of safetensors, or name in the model repository.")],
+    threads: Annotated[int, typer.Option(min=1, help="Threads of every engine.")] = 2,
+    prompt: Annotated[int, typer.Option(min=1, help="Tokens of the prompt.")] = 512,
+    gen: Annotated[int, typer.Option(min=2, help="Tokens to generate.")] = 128,
+    streams: Annotated[str, typer.Option(help="Answers at a time, comma-separated.")] = "1,4,8,16",
+    stream_prompt: Annotated[int, typer.Option(min=1, help="Tokens of each prompt with several streams.")] = 128,
+    rounds: Annotated[int, typer.Option(min=1, help="Rounds over all engines, alternating between them.")] = 3,
+    kv_type: Annotated[str, typer.Option(help="How keys and values are kept: f16 or int8.")] = "f16",
+    isa: Annotated[str, typer.Option(help="Instruction set of Headrace's kernels; default: the best.")] = "",
+    peers: Annotated[str, typer.Option(help="Any of llamacpp, openvino, comma-separated.")] = "",
+    peer_python: Annotated[str, typer.Option(help="A Python that has the peers, instead of making one.")] = "",
+    json: Json = False,
+) -> None:
+    """Measure a language model: prefill, decoding one and many streams, latency, memory; alone or beside peers."""
+    from headrace.cli._model import model_file
+
+    numbers = {"threads": threads, "prompt": prompt, "gen": gen, "stream-prompt": stream_prompt, "rounds": rounds}
+    texts = {"streams": streams, "kv-type": kv_type, "isa": isa, "peers": peers, "peer-python": peer_python}
+    options = [f"--{name}={value}" for name, value in (numbers | texts).items()]
+    _run("llm/run.py", str(model_file(model)), *options, *_flag("--json", json))
