@@ -6,7 +6,9 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from headrace.apps.serve_llm.messages import plain_messages, plain_tools
+import msgspec
+from msgspec import Struct
+
 from headrace.apps.serve_llm.models import LanguageModel, LanguageModels
 from headrace.apps.serve_llm.sampling import chat_params, check_stream
 from headrace.apps.serve_llm.schema import ChatRequest, Tool, read
@@ -38,12 +40,12 @@ class ChatHandler:
         tools = offered(asked)
         sampling = chat_params(asked, forced_call(asked))
         stream, usage = check_stream(asked)
-        messages = plain_messages(asked.messages)
+        messages = _plain(asked.messages)
         ctx = self._models.under(request, model, asked.user, asked.priority)
         truncate = bool(asked.truncate)
 
         def begin(engine: Engine) -> Generation:
-            return engine.generate(messages, sampling, ctx=ctx, tools=plain_tools(tools) or None, truncate=truncate)
+            return engine.generate(messages, sampling, ctx=ctx, tools=_plain(tools) or None, truncate=truncate)
 
         async with self._models.begin(request, model, begin) as generation:
             with generation:
@@ -118,6 +120,15 @@ async def _stream(
                 await out.send(b"".join(pieces))
         if usage:
             await out.send(events.usage(tally.usage))
+
+
+def _plain(structs: Sequence[Struct]) -> list[dict[str, Any]]:
+    """Messages or tools as dictionaries, without what was left out."""
+    return [_without_null(msgspec.to_builtins(struct)) for struct in structs]
+
+
+def _without_null(value: Any) -> Any:
+    return {key: _without_null(one) for key, one in value.items() if one is not None} if type(value) is dict else value
 
 
 def _with_tools(events: ChatEvents, chunk: Chunk, reader: ToolReader) -> list[bytes]:
