@@ -27,7 +27,7 @@ class Due(NamedTuple):
 
 
 class Choice(NamedTuple):
-    """`tokens` follow the answer, at least one unless there is an `error`; `samples` are theirs, if logits were needed."""
+    """`tokens` follow the answer, at least one unless there is an `error`; `samples` are theirs, if they were drawn."""
 
     tokens: Sequence[int]
     samples: Sequence[Sample] = ()
@@ -65,4 +65,4 @@ def _greedy(guesses: Sequence[int], argmax: list[int]) -> Choice:
 
 def _drawn(samples: list[Sample]) -> Choice:
     error = samples[-1].error
-    return Choice([sample.token for sample in samples], samples, error) if error is None else Choice((), (), error)
+    return Choice([sample.token for sample in samples], samples) if error is None else Choice((), (), error)

@@ -22,6 +22,7 @@ import numpy.typing as npt
 from headrace.core.context import Context
 from headrace.core.telemetry import Tracer
 from headrace.errors import InvalidInput, Overloaded, Unavailable
+from headrace.llm.chat import Chat
 from headrace.llm.execution import PAGE_TOKENS, Executor
 from headrace.llm.generation import Generation
 from headrace.llm.grammar import GrammarFactory
@@ -32,7 +33,7 @@ from headrace.llm.loop import Loop
 from headrace.llm.metrics import EngineMetrics, LlmMetrics
 from headrace.llm.params import SamplingParams
 from headrace.llm.probe import Probe, hidden_rows, logit_rows
-from headrace.llm.prompt import Chat, Prompt, Prompts
+from headrace.llm.prompt import Prompt, Prompts
 from headrace.llm.sampler import Sampler
 from headrace.llm.scheduler import BatchBuilder, Limits, Pace, Scheduler
 from headrace.llm.sequence import Request
@@ -78,7 +79,7 @@ class Engine:
         step_tokens = min(settings.step_tokens, executor.max_tokens)
         max_context = min(settings.max_context, executor.n_pages * PAGE_TOKENS)
         self.settings = settings = replace(settings, step_tokens=step_tokens, max_context=max_context)
-        self.tokenizer = tokenizer
+        self.tokenizer, self.chat = tokenizer, chat
         self.name = name
         self.n_pages, self.page_bytes = executor.n_pages, executor.page_bytes
         self._executor = executor
@@ -138,6 +139,7 @@ class Engine:
         try:
             chosen = EngineSettings(max_context=config.context_length, **settings)
             tokenizer = load_tokenizer(checkpoint.metadata)
+            chat = Chat(checkpoint.metadata, tokenizer)
             pages = n_pages or page_count(page_bytes(trace, kv_type), chosen.max_context, chosen.max_batch, kv_bytes)
             executor = NativeExecutor(
                 trace,
@@ -154,6 +156,7 @@ class Engine:
         return cls(
             executor,
             tokenizer=tokenizer,
+            chat=chat,
             settings=chosen,
             name=name or Path(path).stem,
             metrics=metrics,
@@ -251,6 +254,7 @@ class Engine:
                     self._vocab_size,
                     special_ids=[token for token in known if tokenizer.is_special(token)],
                     eos_ids=sorted(tokenizer.end_ids),
+                    encode=lambda text: tokenizer.encode(text, special=False),
                 )
             return self._grammars
 

@@ -1,4 +1,4 @@
-"""What a caller holds of a running request: chunks out, by `for` or `async for`, until the last or until it is dropped."""
+"""What a caller holds of a request: chunks out, by `for` or `async for`, until the last or until it is dropped."""
 
 from __future__ import annotations
 

@@ -3,25 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol, TypeAlias, cast
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 
 from headrace.errors import InvalidInput
+from headrace.llm.chat import Chat
+from headrace.llm.messages import Message
 from headrace.llm.tokenizer import Tokenizer
 
-__all__ = ["Chat", "Message", "Prompt", "Prompts"]
+__all__ = ["Prompt", "Prompts"]
 
-Message: TypeAlias = Mapping[str, Any]
 Prompt: TypeAlias = str | Sequence[int] | Sequence[Message]
-
-
-class Chat(Protocol):
-    """A model's way of writing a conversation."""
-
-    def encode(self, messages: Sequence[Message], *, tools: Sequence[Mapping[str, Any]] | None) -> list[int]:
-        """The tokens of a conversation up to where the next answer begins. Raises `InvalidInput`."""
-        ...
 
 
 class Prompts:

@@ -39,6 +39,7 @@ class Writer:
         "_stop_ids",
         "_stream",
         "_tokenizer",
+        "_wants_logprobs",
         "finish_reason",
         "index",
         "n_tokens",
@@ -61,6 +62,7 @@ class Writer:
         self.finish_reason: FinishReason | Literal[""] = ""
         self._n_prompt = len(prompt)
         self._limit = limit
+        self._wants_logprobs = params.logprobs is not None
         self._tokenizer = tokenizer
         self._stream = Detokenizer(tokenizer) if tokenizer is not None else None
         self._stop = StopMatcher(params.stop) if params.stop else None
@@ -76,8 +78,8 @@ class Writer:
     def write(self, tokens: Sequence[int], samples: Sequence[Sample], guessed: int, cached_tokens: int) -> Chunk:
         """Take the next tokens of the answer, of which the one after the right ones among `guessed` is the last.
 
-        `samples` come with the tokens where log-probabilities are wanted. Tokens after the end are dropped. The last
-        chunk tells the usage.
+        `samples` come with tokens that were drawn, as all are whose log-probabilities are wanted. Tokens after the end
+        are dropped. The last chunk tells the usage.
         """
         text, kept = "", 0
         for token in tokens:
@@ -96,7 +98,7 @@ class Writer:
         if self._lookup is not None:
             self._lookup.extend(tokens)
             self._lookup.record(guessed, len(tokens) - 1)
-        logprobs = tuple([self._logprob(sample) for sample in samples[:kept]])
+        logprobs = tuple([self._logprob(sample) for sample in samples[:kept]]) if self._wants_logprobs else ()
         if not self.finish_reason:
             return Chunk(text, tuple(tokens[:kept]), self.index, "", logprobs)
         return self._last(text, tuple(tokens[:kept]), logprobs, cached_tokens)

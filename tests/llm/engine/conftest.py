@@ -16,9 +16,10 @@ VOCAB = 64
 
 
 class DigestExecutor:
-    """Keeps in its pages, instead of keys and values, each position's token and role; the logits after a token are drawn
-    from a digest of all that the sequence's pages hold up to it. So one wrong, lost or stale position, a wrong role or
-    a page shared too early changes the text, as it would (less surely) with a real model.
+    """Keeps in its pages, instead of keys and values, each position's token and role; the logits after a token are
+    drawn from a digest of all that the sequence's pages hold up to it. So one wrong, lost or stale position, a wrong
+    role or a page shared too early changes the text, as it would (less surely) with a real model. Mostly the token five
+    places back comes again, so that looking up what followed before pays.
 
     `gate`, when set, is called at the beginning of each step.
     """
@@ -31,6 +32,7 @@ class DigestExecutor:
         self.pages = np.full((n_pages, PAGE_TOKENS, 2), -1, np.int32)
         self.steps = 0
         self.gate: Callable[[Batch], None] = lambda batch: None
+        self.check: Callable[[], None] = lambda: None
         self.closed = False
 
     def step(self, batch: Batch) -> Output:
@@ -49,8 +51,9 @@ class DigestExecutor:
 
     def _rows(self, batch: Batch) -> list[np.ndarray]:
         """For each row what its sequence's pages hold, up to its own position."""
-        self.gate(batch)
         self.steps += 1
+        self.gate(batch)
+        self.check()
         assert 0 < len(batch.tokens) <= self.max_tokens
         sequence = np.repeat(np.arange(len(batch.starts) - 1), np.diff(batch.starts))
         page = batch.block_tables[sequence, batch.positions // PAGE_TOKENS]
@@ -65,22 +68,40 @@ class DigestExecutor:
             assert (held[-1] >= 0).all(), "a position was never computed"
         return held
 
-    def _logits(self, held: np.ndarray) -> np.ndarray:
+    @staticmethod
+    def _logits(held: np.ndarray) -> np.ndarray:
         digest = hashlib.blake2b(held.tobytes(), digest_size=VOCAB).digest()
-        return np.frombuffer(digest, np.uint8).astype(np.float32) / 16
-
-
-MakeEngine = Callable[..., Engine]
+        logits = np.frombuffer(digest, np.uint8).astype(np.float32) / 16
+        if digest[0] % 8 and len(held) >= 5:
+            logits[held[-5, 0]] = 20
+        return logits
 
 
 @pytest.fixture
-def make_engine() -> Iterator[MakeEngine]:
-    """make(n_pages=, max_tokens=, **settings) -> an engine, closed at the end; its executor is `engine.executor`."""
+def alone() -> Callable[[list[int], int], tuple[int, ...]]:
+    """alone(prompt, n) -> the n greedy tokens that follow a prompt when nothing else runs and nothing is kept."""
+
+    def greedy(prompt: list[int], n: int) -> tuple[int, ...]:
+        held = [(token, 0) for token in prompt]
+        for _ in range(n):
+            held.append((int(DigestExecutor._logits(np.array(held, np.int32)).argmax()), 1))
+        return tuple(token for token, generated in held if generated)
+
+    return greedy
+
+
+@pytest.fixture
+def make_engine() -> Iterator[Callable[..., Engine]]:
+    """make(n_pages=, max_tokens=, **settings) -> an engine, closed at the end; its executor is `engine.executor`.
+
+    Its pages are checked at every step, and all of them must be given back by the end.
+    """
     engines = []
 
     def make(n_pages: int = 64, max_tokens: int = 64, **settings: object) -> Engine:
         executor = DigestExecutor(n_pages, max_tokens)
         engine = Engine(executor, settings=EngineSettings(**{"max_context": 512, "max_batch": 8, **settings}))
+        executor.check = engine._kv.check_integrity
         engine.executor = executor
         engines.append(engine)
         return engine
@@ -88,3 +109,5 @@ def make_engine() -> Iterator[MakeEngine]:
     yield make
     for engine in engines:
         engine.close()
+        engine._kv.check_integrity()
+        assert engine._kv.pool.held == 0, "pages leaked"

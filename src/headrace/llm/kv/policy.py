@@ -64,21 +64,22 @@ class ScorePolicy:
         frequency = np.log1p(idle.accesses)
         frequency /= frequency.max(initial=1e-9)
         recency = np.exp2(-idle.age / self.half_life)
-        return _lowest(0.45 * frequency + 0.35 * recency + 0.20 * idle.contiguity, idle.depth, count)
+        score = 0.45 * frequency + 0.35 * recency + 0.20 * idle.contiguity
+        return np.lexsort((-idle.depth, score))[:count]
 
 
 class LruPolicy:
     """Evicts what was used longest ago."""
 
     def decide(self, idle: IdlePages, count: int) -> Ints:
-        return _lowest(-idle.age, idle.depth, count)
+        return np.lexsort((-idle.depth, -idle.age))[:count]
 
 
 class LfuPolicy:
     """Evicts what was used least often; among equals what was used longest ago."""
 
     def decide(self, idle: IdlePages, count: int) -> Ints:
-        return _lowest(idle.accesses - 1e-6 * np.minimum(idle.age, 1e5), idle.depth, count)
+        return np.lexsort((-idle.depth, -idle.age, idle.accesses))[:count]
 
 
 POLICIES: Mapping[str, Callable[[], Policy]] = {"score": ScorePolicy, "lru": LruPolicy, "lfu": LfuPolicy}
@@ -89,12 +90,3 @@ def make_policy(name: str) -> Policy:
     if name not in POLICIES:
         raise ConfigError(f"policy: expected one of {sorted(POLICIES)}, got {name!r}")
     return POLICIES[name]()
-
-
-def _lowest(rank: Reals, depth: Reals, count: int) -> Ints:
-    """Indices of the `count` lowest ranks in order, deeper pages first among equals."""
-    rank = rank - 1e-12 * depth
-    if count < len(rank):
-        chosen = np.argpartition(rank, count)[:count]
-        return chosen[np.argsort(rank[chosen], kind="stable")]
-    return np.argsort(rank, kind="stable")

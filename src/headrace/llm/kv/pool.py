@@ -96,7 +96,9 @@ class PagePool:
 
     def name(self, page: int, name: bytes, before: int) -> None:
         """Make a held page that is full and computed findable; `before` is the page before it in its text, or -1."""
-        assert self._holders[page] > 0 and not self._names[page] and name not in self._by_name
+        assert self._holders[page] > 0, f"page {page} is held by nobody"
+        assert not self._names[page], f"page {page} has a name"
+        assert name not in self._by_name, "the name is taken"
         self._by_name[name] = page
         self._names[page] = name
         self._before[page] = before
@@ -152,14 +154,15 @@ class PagePool:
         free, idle = set(self._free), set(self._idle)
         assert len(free) == len(self._free), "a page is free twice"
         held = {page for page, count in enumerate(holders) if count}
-        assert not free & idle and not free & held and not idle & held, "a page is in two states"
-        assert len(free) + len(idle) + len(held) == self.n_pages, "a page is lost"
+        assert len(free) + len(idle) + len(held) == self.n_pages, "a page is in two states or in none"
+        assert free | idle | held == set(range(self.n_pages)), "a page is lost"
         assert self._by_name == {name: page for page, name in enumerate(self._names) if name}, "names do not match"
         assert all(self._names[page] for page in idle), "an idle page has no name"
         assert not any(self._names[page] for page in free), "a free page has a name"
         for page in self._by_name.values():
             before = self._before[page]
             if before >= 0:
-                assert self._names[before] and page in self._after[before], f"page {page} hangs below nothing"
+                assert self._names[before], f"page {page} hangs below one without a name"
+                assert page in self._after[before], f"page {page} is not known to the one before it"
                 assert not holders[page] or holders[before], f"page {page} is held, the one before it is not"
         assert sum(map(len, self._after)) == sum(before >= 0 for before in self._before), "links do not match"

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+import numpy.typing as npt
 
 from headrace.llm.execution import PAGE_TOKENS, Batch
 from headrace.llm.sequence import Answer
@@ -29,6 +30,7 @@ class BatchBuilder:
         n_pages = -(-max_context // PAGE_TOKENS)
         self._tables = np.zeros((max_batch, n_pages), np.int32)
         self._gathered = np.zeros(max_batch * n_pages, np.int32)
+        self._gathered_for: tuple[list[int], int] = ([], 0)
         self._count = np.arange(max(max_tokens, max_context) + 1, dtype=np.int32)
 
     def build(self, run: Sequence[tuple[Answer, int]]) -> Batch:
@@ -37,7 +39,8 @@ class BatchBuilder:
         Asks for an output after the last known token and after each guess.
         """
         end = n_rows = widest = 0
-        slots = []
+        slots: list[int] = []
+        changed = False
         for s, (answer, n) in enumerate(run):
             start, end = end, end + n
             computed, n_known = answer.computed, len(answer.tokens)
@@ -58,20 +61,28 @@ class BatchBuilder:
             if table.synced < len(table.pages):
                 self._tables[answer.slot, table.synced : len(table.pages)] = table.pages[table.synced :]
                 table.synced = len(table.pages)
+                changed = True
             widest = max(widest, len(table.pages))
             slots.append(answer.slot)
         self._starts[len(run)] = end
-        tables = self._gathered[: len(run) * widest].reshape(len(run), widest)
-        np.take(self._tables[:, :widest], slots, axis=0, out=tables, mode="clip")
         return Batch(
             tokens=self._tokens[:end],
             positions=self._positions[:end],
             generated=self._generated[:end],
             starts=self._starts[: len(run) + 1],
-            block_tables=tables,
+            block_tables=self._gather(slots, widest, changed),
             rows=self._rows[:n_rows],
             greedy=self._greedy[:n_rows],
         )
+
+    def _gather(self, slots: list[int], n_pages: int, changed: bool) -> npt.NDArray[np.int32]:
+        """int32[S, n_pages], the tables of these slots; as they were in the last step, if nothing has changed."""
+        tables = self._gathered[: len(slots) * n_pages].reshape(len(slots), n_pages)
+        if changed or self._gathered_for != (slots, n_pages):
+            for table, slot in zip(tables, slots, strict=True):  # np.take would drop the GIL, and wait for it
+                table[:] = self._tables[slot, :n_pages]
+            self._gathered_for = (slots, n_pages)
+        return tables
 
     def _fill(self, answer: Answer, start: int, n: int) -> None:
         """The tokens of one answer, where there are several."""

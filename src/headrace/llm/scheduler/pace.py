@@ -11,7 +11,10 @@ from dataclasses import dataclass, replace
 __all__ = ["Pace"]
 
 GRAIN = 16
-"""Prompt tokens come in multiples of this, the rows of a matrix tile, and never fewer."""
+"""Prompt tokens come in multiples of this, the rows of a matrix tile, where there may be as many."""
+
+FEWEST = 4
+"""Prompt tokens beside streams, however dear: a prompt has to get on."""
 
 FIRST_SHARE = 32
 """Prompt tokens beside streams as long as nothing has been measured."""
@@ -41,7 +44,7 @@ class Pace:
             mean = _towards(self.stream_s[kind], step_s)
             return replace(self, stream_s=(*self.stream_s[:kind], mean, *self.stream_s[kind + 1 :]))
         alone_s = self.stream_s[self._kind(n_generated)] if n_generated else 0.0
-        if n_prompt < GRAIN or (n_generated and not alone_s):
+        if n_prompt < FEWEST or (n_generated and not alone_s):
             return self
         return replace(self, prompt_token_s=_towards(self.prompt_token_s, max(0.0, step_s - alone_s) / n_prompt))
 
@@ -52,8 +55,8 @@ class Pace:
         alone_s = self.stream_s[self._kind(n_generated)]
         if not alone_s or not self.prompt_token_s:
             return min(budget, FIRST_SHARE)
-        share = int(self.slack * alone_s / self.prompt_token_s) // GRAIN * GRAIN
-        return min(budget, max(GRAIN, share))
+        share = int(self.slack * alone_s / self.prompt_token_s)
+        return min(budget, max(FEWEST, share // GRAIN * GRAIN if share >= GRAIN else share))
 
     def _kind(self, n_generated: int) -> int:
         return min(n_generated.bit_length(), len(self.stream_s)) - 1
