@@ -13,7 +13,7 @@ from typing import Generic, Protocol, TypeVar
 __all__ = ["FairQueue", "Waiting"]
 
 MANY = 1024
-"""Tenants or priorities beyond which those that owe nothing are forgotten."""
+"""Tenants or priorities beyond which those that have had least, or have nobody waiting, are forgotten."""
 
 
 class Waiting(Protocol):
@@ -45,7 +45,7 @@ class _Level(Generic[W]):
     def serve(self, tenant: str) -> None:
         self._present = self._clock(tenant)
         if len(self._clocks) > MANY:
-            self._clocks = {name: clock for name, clock in self._clocks.items() if clock > self._present}
+            self._clocks = dict(sorted(self._clocks.items(), key=lambda entry: -entry[1])[: MANY // 2])
 
     def charge(self, tenant: str, tokens: int) -> None:
         self._clocks[tenant] = self._clock(tenant) + tokens
