@@ -182,3 +182,23 @@ TEST(sampling_goes_on_from_what_was_accepted) {
   CHECK_THROWS(headrace::Error, sampler.accept(-1));
   CHECK_THROWS(headrace::Error, TokenSampler({.bias = {{5000, 1.0}}}, row.size(), {}));
 }
+
+TEST(sampling_gives_the_same_bits_on_every_instruction_set) {
+  for (const std::size_t vocab : {5ul, 64ul, 1001ul, 49152ul}) {
+    for (const float spread : {0.1f, 3.0f, 60.0f}) {
+      const std::vector<float> row = random_row(vocab, 9, spread);
+      for (const SamplingOptions& options : {SamplingOptions{.temperature = 1.0, .seed = 5, .logprobs = 5},
+                                             SamplingOptions{.temperature = 0.7, .top_p = 0.9, .seed = 6},
+                                             SamplingOptions{.temperature = 1.3, .typical_p = 0.8, .seed = 7}}) {
+        SampleScratch scratch;
+        const SampleResult wanted =
+            TokenSampler(options, vocab, {}, headrace::Isa::scalar).sample(row.data(), nullptr, scratch);
+        for (const headrace::Isa isa : headrace::supported_isas()) {
+          const SampleResult got = TokenSampler(options, vocab, {}, isa).sample(row.data(), nullptr, scratch);
+          CHECK(got.token == wanted.token && got.logprob == wanted.logprob && got.top.size() == wanted.top.size());
+          for (std::size_t i = 0; i < got.top.size(); ++i) CHECK(got.top[i].logprob == wanted.top[i].logprob);
+        }
+      }
+    }
+  }
+}

@@ -7,94 +7,17 @@
 #include <string>
 
 #include "headrace/error.hpp"
+#include "lanes_isa.hpp"
+#include "sample_passes.hpp"
 
 namespace headrace::llm {
 namespace {
 
-constexpr std::size_t kBlock = 64;  // neighbours that share a maximum
-constexpr std::size_t kLanes = 16;
-constexpr float kInfinity = std::numeric_limits<float>::infinity();
+constexpr std::size_t kBlock = kSampleBlock;
 constexpr float kLargest = std::numeric_limits<float>::max();
 
 std::size_t blocks_of(std::size_t n) {
   return (n + kBlock - 1) / kBlock;
-}
-
-// exp(x) for x <= 0 as float32 with a relative error below 3e-7; exactly 1 at 0, and 0 below -86. x = n ln 2 + r, e^r
-// by its series. Plain operations in a fixed order, and no branch so that compilers can run several at once: the same
-// bits on every machine.
-inline float exp_of(float x) {
-  constexpr float kRound = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer
-  const float t = x * 1.44269504f + kRound;
-  const float n = t - kRound;
-  const float r = (x - n * 0.693359375f) + n * 2.12194440e-4f;
-  float p = 1.0f / 5040.0f;
-  p = p * r + 1.0f / 720.0f;
-  p = p * r + 1.0f / 120.0f;
-  p = p * r + 1.0f / 24.0f;
-  p = p * r + 1.0f / 6.0f;
-  p = p * r + 0.5f;
-  p = p * r + 1.0f;
-  p = p * r + 1.0f;
-  const std::uint32_t shift = (std::bit_cast<std::uint32_t>(t) - std::bit_cast<std::uint32_t>(kRound)) << 23;
-  const std::uint32_t result = std::bit_cast<std::uint32_t>(p) + shift;
-  const std::uint32_t kept = 0u - static_cast<std::uint32_t>(x > -86.0f);  // below, the above is meaningless
-  return std::bit_cast<float>(result & kept);
-}
-
-// Calls body(first, pointer to kBlock values) block after block; the last one is filled up with -inf.
-template <class Body>
-void for_blocks(const float* x, std::size_t n, Body body) {
-  std::size_t first = 0;
-  for (; first + kBlock <= n; first += kBlock) body(first, x + first);
-  if (first < n) {
-    float last[kBlock];
-    std::fill(std::copy(x + first, x + n, last), last + kBlock, -kInfinity);
-    body(first, static_cast<const float*>(last));
-  }
-}
-
-float block_max(const float* block) {
-  float top[kLanes];
-  std::copy(block, block + kLanes, top);
-  for (std::size_t i = kLanes; i < kBlock; i += kLanes) {
-    for (std::size_t lane = 0; lane < kLanes; ++lane) {
-      top[lane] = block[i + lane] > top[lane] ? block[i + lane] : top[lane];
-    }
-  }
-  for (std::size_t half = kLanes / 2; half > 0; half /= 2) {
-    for (std::size_t lane = 0; lane < half; ++lane) top[lane] = std::max(top[lane], top[lane + half]);
-  }
-  return top[0];
-}
-
-// The maximum of each block. Returns false when there is a NaN or +inf.
-bool scan(const float* x, std::size_t n, std::vector<float>& maxima) {
-  maxima.resize(blocks_of(n));
-  std::int32_t bad[kLanes] = {};
-  float* out = maxima.data();
-  for_blocks(x, n, [&](std::size_t, const float* block) {
-    for (std::size_t i = 0; i < kBlock; i += kLanes) {
-      for (std::size_t lane = 0; lane < kLanes; ++lane) bad[lane] |= block[i + lane] < kInfinity ? 0 : 1;
-    }
-    *out++ = block_max(block);
-  });
-  return std::all_of(bad, bad + kLanes, [](std::int32_t flag) { return flag == 0; });
-}
-
-// The sum of exp((x - max) * scale), block by block into `sums` (may be null) and in all.
-double total_weight(const float* x, std::size_t n, float max, float scale, double* sums) {
-  double total = 0.0;
-  for_blocks(x, n, [&](std::size_t, const float* block) {
-    float weights[kBlock];
-    for (std::size_t i = 0; i < kBlock; ++i) weights[i] = exp_of((block[i] - max) * scale);
-    for (std::size_t half = kBlock / 2; half > 0; half /= 2) {
-      for (std::size_t i = 0; i < half; ++i) weights[i] += weights[i + half];
-    }
-    total += static_cast<double>(weights[0]);
-    if (sums != nullptr) *sums++ = static_cast<double>(weights[0]);
-  });
-  return total;
 }
 
 // The best come first: smaller key, then smaller id. No two candidates are equal.
@@ -186,10 +109,10 @@ void keep_typical(std::vector<Candidate>& candidates, double mass, float max, fl
   keep_mass(candidates, mass * total, order);
 }
 
-void report(const float* row, std::size_t n, const std::vector<float>& maxima, int alternatives, SampleScratch& scratch,
-            SampleResult& result) {
+void report(const SamplePasses& passes, const float* row, std::size_t n, const std::vector<float>& maxima,
+            int alternatives, SampleScratch& scratch, SampleResult& result) {
   const float max = *std::max_element(maxima.begin(), maxima.end());
-  const double log_total = static_cast<double>(max) + std::log(total_weight(row, n, max, 1.0f, nullptr));
+  const double log_total = static_cast<double>(max) + std::log(passes.total_weight(row, n, max, 1.0f, nullptr));
   result.logprob = static_cast<double>(row[result.token]) - log_total;
   if (alternatives == 0) return;
   collect_best(row, n, maxima, static_cast<std::size_t>(alternatives), scratch);
@@ -198,6 +121,14 @@ void report(const float* row, std::size_t n, const std::vector<float>& maxima, i
   for (const Candidate& one : scratch.candidates) {
     result.top.push_back({one.token, static_cast<double>(-one.key) - log_total});
   }
+}
+
+const SamplePasses& passes(Isa isa) {
+#if defined(__x86_64__)
+  return for_isa<SamplePasses>(isa, &kPasses, &kSamplePassesAvx2, &kSamplePassesAvx512, nullptr);
+#else
+  return for_isa<SamplePasses>(isa, &kPasses, nullptr, nullptr, &kPasses);
+#endif
 }
 
 }  // namespace
@@ -219,8 +150,9 @@ Philox philox(Philox counter, std::uint64_t key) {
   return counter;
 }
 
-TokenSampler::TokenSampler(SamplingOptions options, std::size_t vocab, std::span<const std::int32_t> prompt)
+TokenSampler::TokenSampler(SamplingOptions options, std::size_t vocab, std::span<const std::int32_t> prompt, Isa isa)
     : options_(std::move(options)),
+      passes_(&passes(isa)),
       vocab_(vocab),
       penalised_(options_.repetition_penalty != 1.0 || options_.presence_penalty != 0.0 ||
                  options_.frequency_penalty != 0.0) {
@@ -329,7 +261,7 @@ void TokenSampler::gather(const float* row, const std::vector<float>& maxima, fl
   } else if (by_mass) {
     // All those lighter than (1 - p) total / vocab weigh less together than what is dropped; mostly the much fewer of
     // at least a thousandth are enough.
-    const double total = total_weight(row, vocab_, max, scale, nullptr);
+    const double total = passes_->total_weight(row, vocab_, max, scale, nullptr);
     collect_heavy(1e-3);
     if (sum_of(candidates) < options_.top_p * total) {
       collect_heavy((1.0 - options_.top_p) * total / static_cast<double>(vocab_));
@@ -368,7 +300,7 @@ std::int32_t TokenSampler::choose(const float* row, const std::vector<float>& ma
   }
   const auto scale = static_cast<float>(std::min(1.0 / options_.temperature, 1e30));
   scratch.sums.resize(maxima.size());
-  const double target = uniform() * total_weight(row, vocab_, max, scale, scratch.sums.data());
+  const double target = uniform() * passes_->total_weight(row, vocab_, max, scale, scratch.sums.data());
   // The block in which the running sum passes the target, then the token in it; the last one with any weight stands
   // where rounding leaves a sum short.
   double sum = 0.0;
@@ -392,7 +324,8 @@ std::int32_t TokenSampler::choose(const float* row, const std::vector<float>& ma
 
 SampleResult TokenSampler::sample(const float* row, const std::uint32_t* mask, SampleScratch& scratch) const {
   SampleResult result;
-  if (!scan(row, vocab_, scratch.maxima)) {
+  scratch.maxima.resize(blocks_of(vocab_));
+  if (!passes_->scan(row, vocab_, scratch.maxima.data())) {
     result.status = SampleStatus::not_finite;
     return result;
   }
@@ -409,7 +342,7 @@ SampleResult TokenSampler::sample(const float* row, const std::uint32_t* mask, S
     return result;
   }
   result.token = choose(filtered, *maxima, max, scratch);
-  if (options_.logprobs >= 0) report(row, vocab_, scratch.maxima, options_.logprobs, scratch, result);
+  if (options_.logprobs >= 0) report(*passes_, row, vocab_, scratch.maxima, options_.logprobs, scratch, result);
   return result;
 }
 

@@ -13,6 +13,8 @@
 #include <utility>
 #include <vector>
 
+#include "headrace/cpu.hpp"
+
 namespace headrace::llm {
 
 struct SamplingOptions {
@@ -75,10 +77,20 @@ struct Philox {
 };
 [[nodiscard]] Philox philox(Philox counter, std::uint64_t key);
 
+inline constexpr std::size_t kSampleBlock = 64;  // neighbours that share a maximum
+
+/// Passes over a row of `n` values, in blocks. Every instruction set gives the same bits.
+struct SamplePasses {
+  /// The maximum of each block. Returns false when there is a NaN or +inf.
+  bool (*scan)(const float* x, std::size_t n, float* maxima);
+  /// The sum of exp((x - max) * scale), block by block into `sums` (may be null) and in all.
+  double (*total_weight)(const float* x, std::size_t n, float max, float scale, double* sums);
+};
+
 class TokenSampler {
  public:
   /// `prompt` counts for the repetition penalty. Throws invalid_input for a token outside the vocabulary.
-  TokenSampler(SamplingOptions options, std::size_t vocab, std::span<const std::int32_t> prompt);
+  TokenSampler(SamplingOptions options, std::size_t vocab, std::span<const std::int32_t> prompt, Isa isa = best_isa());
 
   /// Choose from float32[vocab]; `mask` (bit t % 32 of word t / 32: token t may be chosen) may be null. Accepts
   /// nothing.
@@ -100,6 +112,7 @@ class TokenSampler {
   void check(std::int32_t token) const;
 
   SamplingOptions options_;
+  const SamplePasses* passes_;
   std::size_t vocab_;
   bool penalised_;
   std::unordered_map<std::int32_t, std::uint32_t> seen_;  // token -> times in the answer; 0: in the prompt only
