@@ -47,7 +47,7 @@ class ChatHandler:
         def begin(engine: Engine) -> Generation:
             return engine.generate(messages, sampling, ctx=ctx, tools=_plain(tools) or None, truncate=truncate)
 
-        async with self._models.begin(request, model, begin) as generation:
+        async with self._models.begin(request, model, begin, long=sampling.grammar is not None) as generation:
             with generation:
                 if stream:
                     await _stream(request, model, generation, tools, usage=usage)

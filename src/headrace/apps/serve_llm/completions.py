@@ -58,7 +58,7 @@ class CompletionHandler:
                 begun.pop_all()
             return _Answers(generations, echoes, sampling.n)
 
-        async with self._models.begin(request, model, begin) as answers:
+        async with self._models.begin(request, model, begin, long=sampling.grammar is not None) as answers:
             with answers:
                 if stream:
                     await _stream(request, model, answers, usage=usage)

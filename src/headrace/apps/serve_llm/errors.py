@@ -57,5 +57,6 @@ def error_body(error: HeadraceError) -> dict[str, dict[str, str | None]]:
 
 def openai_error(error: HeadraceError, request_id: str) -> Response:
     """The answer that tells of `error`; a `Route.error_response`."""
-    headers = error_headers(error) + (f"x-request-id: {request_id}\r\n" if request_id.isascii() else "")
-    return Response((_encoder.encode(error_body(error)),), error.http_status, headers=headers)
+    body = error_body(error)
+    body["error"]["request_id"] = request_id
+    return Response((_encoder.encode(body),), error.http_status, headers=error_headers(error))

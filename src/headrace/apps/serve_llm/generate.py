@@ -117,7 +117,7 @@ class GenerateHandlers:
         def begin(engine: Engine) -> Generation:
             return engine.generate(text, sampling, ctx=ctx, truncate=truncate)
 
-        async with self._models.begin(request, model, begin) as generation:
+        async with self._models.begin(request, model, begin, long=sampling.grammar is not None) as generation:
             with generation:
                 yield generation
 

@@ -74,8 +74,11 @@ class LanguageModels:
         return found
 
     @asynccontextmanager
-    async def begin(self, request: Request, model: LanguageModel, work: Callable[[Engine], T]) -> AsyncIterator[T]:
-        """`work` on the model's engine, on a thread when there is much to read; the engine stays until the block ends.
+    async def begin(
+        self, request: Request, model: LanguageModel, work: Callable[[Engine], T], *, long: bool = False
+    ) -> AsyncIterator[T]:
+        """`work` on the model's engine, on a thread when it takes `long` or there is much to read; the engine stays
+        until the block ends.
 
         Where the model has been closed just now, the work goes to its successor.
         """
@@ -83,7 +86,8 @@ class LanguageModels:
             with model.backend.working():
                 try:
                     engine = model.backend.engine
-                    begun = work(engine) if len(request.body) < LARGE_BODY else await asyncio.to_thread(work, engine)
+                    on_thread = long or len(request.body) >= LARGE_BODY
+                    begun = await asyncio.to_thread(work, engine) if on_thread else work(engine)
                 except Unavailable:
                     successor = self.get(model.name)
                     if successor is None or successor.backend is model.backend:

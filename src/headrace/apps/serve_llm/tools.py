@@ -56,11 +56,13 @@ def forced_call(asked: ChatRequest) -> Grammar | None:
         }
         for tool in tools
     ]
-    schema = calls[0] if len(calls) == 1 else {"anyOf": calls}
-    return Grammar("json_schema", msgspec.json.encode(schema).decode())
+    schema: dict[str, Any] = {"x-guidance": _SPACING, **(calls[0] if len(calls) == 1 else {"anyOf": calls})}
+    return Grammar("lark", f"start: %json {msgspec.json.encode(schema).decode()}")
 
 
 _ANY = {"type": "object"}
+_SPACING = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
+"""As models write calls by themselves; white space at will tempts small ones to go on with it for ever."""
 
 
 class ToolReader:
