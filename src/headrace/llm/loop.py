@@ -176,7 +176,7 @@ class Loop:
             request = self._arrived.popleft()
             if not request.inbox.ended:
                 self._scheduler.add(request)
-                self._next_deadline_s = min(self._next_deadline_s, request.ctx.deadline_s or math.inf)
+                self._next_deadline_s = min(self._next_deadline_s, _deadline_s(request))
         if time.monotonic() >= self._next_deadline_s:
             self._expire()
         while self._cancelled:
@@ -189,7 +189,7 @@ class Loop:
         """End the contexts whose time is up, which cancels their requests; find the next deadline."""
         now_s, self._next_deadline_s = time.monotonic(), math.inf
         for request in {answer.request for answer in self._scheduler.answers()}:
-            deadline_s = request.ctx.deadline_s or math.inf
+            deadline_s = _deadline_s(request)
             if deadline_s <= now_s:
                 request.ctx.cancel(DeadlineExceeded(f"request {request.ctx.request_id}: deadline exceeded"))
             else:
@@ -228,6 +228,10 @@ class Loop:
             probe.fail(error)
         self._wakeups.wake()
         self._metrics.forget()
+
+
+def _deadline_s(request: Request) -> float:
+    return math.inf if request.ctx.deadline_s is None else request.ctx.deadline_s
 
 
 def _wrapped(where: str, error: BaseException) -> HeadraceError:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import hashlib
+import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from headrace.core.telemetry import Tracer
 from headrace.llm.engine import Engine
 from headrace.llm.execution import PAGE_TOKENS, Batch, Output
+from headrace.llm.metrics import LlmMetrics
 from headrace.llm.settings import EngineSettings
 
 VOCAB = 64
@@ -77,6 +81,39 @@ class DigestExecutor:
         return logits
 
 
+class Gate:
+    """Holds an engine at the beginning of each step until it is let on."""
+
+    def __init__(self, executor: DigestExecutor) -> None:
+        self.batches: list[Batch] = []
+        self._arrived, self._go = threading.Semaphore(0), threading.Semaphore(0)
+        self._open = False
+        executor.gate = self._hold
+
+    def _hold(self, batch: Batch) -> None:
+        self.batches.append(replace(batch, tokens=batch.tokens.copy(), starts=batch.starts.copy()))
+        if not self._open:
+            self._arrived.release()
+            self._go.acquire()
+
+    def wait(self) -> Batch:
+        """Wait until the engine is about to run a step; its batch."""
+        assert self._arrived.acquire(timeout=20), "the engine does not come to its next step"
+        return self.batches[-1]
+
+    def step(self, count: int = 1) -> Batch:
+        """Let it run `count` steps; it has to come to another one after them, whose batch this is."""
+        for _ in range(count):
+            self._go.release()
+            self.wait()
+        return self.batches[-1]
+
+    def open(self) -> None:
+        """Hold it no more."""
+        self._open = True
+        self._go.release()
+
+
 @pytest.fixture
 def alone() -> Callable[[list[int], int], tuple[int, ...]]:
     """alone(prompt, n) -> the n greedy tokens that follow a prompt when nothing else runs and nothing is kept."""
@@ -92,22 +129,33 @@ def alone() -> Callable[[list[int], int], tuple[int, ...]]:
 
 @pytest.fixture
 def make_engine() -> Iterator[Callable[..., Engine]]:
-    """make(n_pages=, max_tokens=, **settings) -> an engine, closed at the end; its executor is `engine.executor`.
+    """make(n_pages=, max_tokens=, gated=, **settings) -> an engine, closed at the end, with two attributes more: its
+    `executor` and, when it is gated, the `gate` that holds it.
 
     Its pages are checked at every step, and all of them must be given back by the end.
     """
     engines = []
 
-    def make(n_pages: int = 64, max_tokens: int = 64, **settings: object) -> Engine:
+    def make(
+        n_pages: int = 64,
+        max_tokens: int = 64,
+        gated: bool = False,
+        metrics: LlmMetrics | None = None,
+        tracer: Tracer | None = None,
+        **settings: object,
+    ) -> Engine:
         executor = DigestExecutor(n_pages, max_tokens)
-        engine = Engine(executor, settings=EngineSettings(**{"max_context": 512, "max_batch": 8, **settings}))
+        chosen = EngineSettings(**{"max_context": 512, "max_batch": 8, **settings})
+        engine = Engine(executor, settings=chosen, name="digest", metrics=metrics, tracer=tracer)
         executor.check = engine._kv.check_integrity
-        engine.executor = executor
+        engine.executor, engine.gate = executor, Gate(executor) if gated else None
         engines.append(engine)
         return engine
 
     yield make
     for engine in engines:
+        if engine.gate is not None:
+            engine.gate.open()
         engine.close()
         engine._kv.check_integrity()
         assert engine._kv.pool.held == 0, "pages leaked"
