@@ -93,19 +93,31 @@ double sum_of(const std::vector<Candidate>& candidates) {
   return sum;
 }
 
+// All tokens of weight exp((x - max) * scale) >= `lightest`, by id, and perhaps a few more; 0 is all tokens.
+void collect_heavy(const float* row, std::size_t n, const std::vector<float>& maxima, float max, float scale,
+                   double lightest, std::vector<Candidate>& out) {
+  const double depth = lightest > 0.0 ? (0.01 - std::log(lightest)) / static_cast<double>(scale) : kInfinity;
+  collect(row, n, maxima, static_cast<float>(static_cast<double>(max) - depth), out);
+  for (Candidate& one : out) one.weight = exp_of((-one.key - max) * scale);
+}
+
+// Order candidates by how far their surprise, -log of the probability, is from the expected one, which is `entropy`.
+void key_by_surprise(std::vector<Candidate>& candidates, float max, float scale, double log_total, double entropy) {
+  for (Candidate& one : candidates) {
+    const double surprise = log_total - static_cast<double>((-one.key - max) * scale);
+    one.key = one.weight > 0.0f ? static_cast<float>(std::abs(surprise - entropy)) : kInfinity;
+  }
+}
+
 // Keep the tokens whose surprise is closest to the expected one. Source: Meister et al. 2023, arXiv:2202.00666.
 void keep_typical(std::vector<Candidate>& candidates, double mass, float max, float scale,
                   std::vector<Candidate>& order) {
   const double total = sum_of(candidates);
-  const double log_total = std::log(total);
-  const auto surprise = [&](const Candidate& one) { return log_total - static_cast<double>((-one.key - max) * scale); };
-  double entropy = 0.0;
+  double exponent = 0.0;
   for (const Candidate& one : candidates) {
-    if (one.weight > 0.0f) entropy += static_cast<double>(one.weight) / total * surprise(one);
+    if (one.weight > 0.0f) exponent += static_cast<double>(one.weight) * static_cast<double>((-one.key - max) * scale);
   }
-  for (Candidate& one : candidates) {
-    one.key = one.weight > 0.0f ? static_cast<float>(std::abs(surprise(one) - entropy)) : kInfinity;
-  }
+  key_by_surprise(candidates, max, scale, std::log(total), std::log(total) - exponent / total);
   keep_mass(candidates, mass * total, order);
 }
 
@@ -154,6 +166,7 @@ TokenSampler::TokenSampler(SamplingOptions options, std::size_t vocab, std::span
     : options_(std::move(options)),
       passes_(&passes(isa)),
       vocab_(vocab),
+      scale_(static_cast<float>(std::min(1.0 / options_.temperature, 1e30))),
       penalised_(options_.repetition_penalty != 1.0 || options_.presence_penalty != 0.0 ||
                  options_.frequency_penalty != 0.0) {
   for (const auto& [token, value] : options_.bias) check(token);
@@ -239,41 +252,57 @@ void TokenSampler::edit(const float* row, const std::uint32_t* mask, SampleScrat
   }
 }
 
+// `gather` where typical is the only filter. Tokens out of sight are further from the expected surprise than `reach`:
+// once those in sight that are closer have the mass, no others matter.
+void TokenSampler::gather_typical(const float* row, const std::vector<float>& maxima, float max,
+                                  SampleScratch& scratch) const {
+  std::vector<Candidate>& candidates = scratch.candidates;
+  const double total = passes_->total_weight(row, vocab_, max, scale_, nullptr);
+  const double log_total = std::log(total);
+  const double entropy = log_total - passes_->total_exponent(row, vocab_, max, scale_) / total;
+  const double target = options_.typical_p * total;
+  for (double lightest = 1e-3;; lightest *= 0.1) {
+    if (lightest < 1e-9) lightest = 0.0;
+    collect_heavy(row, vocab_, maxima, max, scale_, lightest, candidates);
+    key_by_surprise(candidates, max, scale_, log_total, entropy);
+    const double reach = log_total - std::log(lightest) - entropy - 1e-3;
+    double within = 0.0;
+    for (const Candidate& one : candidates) {
+      if (static_cast<double>(one.key) < reach) within += static_cast<double>(one.weight);
+    }
+    if (within >= target || lightest == 0.0) break;
+  }
+  keep_mass(candidates, target, scratch.order);
+}
+
 // The candidates that top-k, top-p, min-p and typical leave, by id, with their weights.
 void TokenSampler::gather(const float* row, const std::vector<float>& maxima, float max, SampleScratch& scratch) const {
   std::vector<Candidate>& candidates = scratch.candidates;
-  const auto scale = static_cast<float>(std::min(1.0 / options_.temperature, 1e30));
   const bool by_rank = options_.top_k > 0 && options_.top_k < vocab_;
   const bool by_mass = options_.top_p < 1.0;
-  const auto weigh = [&] {
-    for (Candidate& one : candidates) one.weight = exp_of((-one.key - max) * scale);
-  };
-  // All tokens at least as heavy as `lightest`, against 1 for the heaviest, and perhaps a few more.
-  const auto collect_heavy = [&](double lightest) {
-    const double depth = lightest > 0.0 ? (0.01 - std::log(lightest)) / static_cast<double>(scale) : kInfinity;
-    collect(row, vocab_, maxima, static_cast<float>(static_cast<double>(max) - depth), candidates);
-    weigh();
-  };
+  if (!by_rank && !by_mass && options_.min_p == 0.0) return gather_typical(row, maxima, max, scratch);
   if (by_rank) {
     collect_best(row, vocab_, maxima, options_.top_k, scratch);
-    weigh();
+    for (Candidate& one : candidates) one.weight = exp_of((-one.key - max) * scale_);
     if (by_mass) keep_mass(candidates, options_.top_p * sum_of(candidates), scratch.order);
   } else if (by_mass) {
-    // All those lighter than (1 - p) total / vocab weigh less together than what is dropped; mostly the much fewer of
-    // at least a thousandth are enough.
-    const double total = passes_->total_weight(row, vocab_, max, scale, nullptr);
-    collect_heavy(1e-3);
-    if (sum_of(candidates) < options_.top_p * total) {
-      collect_heavy((1.0 - options_.top_p) * total / static_cast<double>(vocab_));
-    }
+    // All those lighter than (1 - p) total / vocab weigh less together than what is dropped. Mostly much fewer tokens
+    // have the mass: start with those of at least a thousandth.
+    const double total = passes_->total_weight(row, vocab_, max, scale_, nullptr);
+    const double enough = (1.0 - options_.top_p) * total / static_cast<double>(vocab_);
+    double lightest = 1e-2;
+    do {
+      lightest = std::max(0.1 * lightest, enough);
+      collect_heavy(row, vocab_, maxima, max, scale_, lightest, candidates);
+    } while (lightest > enough && sum_of(candidates) < options_.top_p * total);
     keep_mass(candidates, options_.top_p * total, scratch.order);
   } else {
-    collect_heavy(options_.min_p);
+    collect_heavy(row, vocab_, maxima, max, scale_, options_.min_p, candidates);
   }
   if (options_.min_p > 0.0) {
     std::erase_if(candidates, [&](const Candidate& one) { return static_cast<double>(one.weight) < options_.min_p; });
   }
-  if (options_.typical_p < 1.0) keep_typical(candidates, options_.typical_p, max, scale, scratch.order);
+  if (options_.typical_p < 1.0) keep_typical(candidates, options_.typical_p, max, scale_, scratch.order);
 }
 
 std::int32_t TokenSampler::choose(const float* row, const std::vector<float>& maxima, float max,
@@ -298,9 +327,8 @@ std::int32_t TokenSampler::choose(const float* row, const std::vector<float>& ma
     }
     return chosen;
   }
-  const auto scale = static_cast<float>(std::min(1.0 / options_.temperature, 1e30));
   scratch.sums.resize(maxima.size());
-  const double target = uniform() * passes_->total_weight(row, vocab_, max, scale, scratch.sums.data());
+  const double target = uniform() * passes_->total_weight(row, vocab_, max, scale_, scratch.sums.data());
   // The block in which the running sum passes the target, then the token in it; the last one with any weight stands
   // where rounding leaves a sum short.
   double sum = 0.0;
@@ -313,7 +341,7 @@ std::int32_t TokenSampler::choose(const float* row, const std::vector<float>& ma
   }
   std::size_t token = 0;
   for (std::size_t i = chosen * kBlock; i < std::min(vocab_, (chosen + 1) * kBlock); ++i) {
-    const float weight = exp_of((row[i] - max) * scale);
+    const float weight = exp_of((row[i] - max) * scale_);
     if (weight == 0.0f) continue;
     token = i;
     sum += static_cast<double>(weight);

@@ -85,6 +85,8 @@ struct SamplePasses {
   bool (*scan)(const float* x, std::size_t n, float* maxima);
   /// The sum of exp((x - max) * scale), block by block into `sums` (may be null) and in all.
   double (*total_weight)(const float* x, std::size_t n, float max, float scale, double* sums);
+  /// The sum of y * exp(y), y = (x - max) * scale.
+  double (*total_exponent)(const float* x, std::size_t n, float max, float scale);
 };
 
 class TokenSampler {
@@ -107,6 +109,7 @@ class TokenSampler {
   void edit(const float* row, const std::uint32_t* mask, SampleScratch& scratch) const;
   [[nodiscard]] std::int32_t choose(const float* row, const std::vector<float>& maxima, float max,
                                     SampleScratch& scratch) const;
+  void gather_typical(const float* row, const std::vector<float>& maxima, float max, SampleScratch& scratch) const;
   void gather(const float* row, const std::vector<float>& maxima, float max, SampleScratch& scratch) const;
   [[nodiscard]] double uniform() const;
   void check(std::int32_t token) const;
@@ -114,6 +117,7 @@ class TokenSampler {
   SamplingOptions options_;
   const SamplePasses* passes_;
   std::size_t vocab_;
+  float scale_;  // 1 / temperature
   bool penalised_;
   std::unordered_map<std::int32_t, std::uint32_t> seen_;  // token -> times in the answer; 0: in the prompt only
   std::uint64_t position_ = 0;
