@@ -54,6 +54,7 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen2, window": ("Qwen2", {"use_sliding_window": True, "sliding_window": 5, "max_window_layers": 2}),
     "qwen3": ("Qwen3", {"head_dim": 16}),
     "gemma2": ("Gemma2", GEMMA),
+    "gemma2, tight caps": ("Gemma2", GEMMA | {"attn_logit_softcapping": 0.5, "final_logit_softcapping": 1.5}),
     "gemma3": ("Gemma3Text", GEMMA),
     "gemma3, linear": ("Gemma3Text", GEMMA | {"rope_scaling": {"rope_type": "linear", "factor": 8.0}}),
     "phi3": ("Phi3", {"sliding_window": 9}),

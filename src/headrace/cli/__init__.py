@@ -7,7 +7,7 @@ import sys
 import typer
 
 import headrace
-from headrace.cli import bench, cache, chat, doctor, generate, infer, inspect, models, pull, serve
+from headrace.cli import bench, cache, chat, doctor, eval, generate, infer, inspect, models, pull, serve
 from headrace.errors import HeadraceError
 
 __all__ = ["app", "main"]
@@ -43,6 +43,7 @@ app.command("pull", epilog=pull.EPILOG)(pull.command)
 app.add_typer(models.command, name="models")
 app.command("inspect", epilog=inspect.EPILOG)(inspect.command)
 app.add_typer(cache.command, name="cache")
+app.add_typer(eval.command, name="eval")
 app.add_typer(bench.command, name="bench")
 
 

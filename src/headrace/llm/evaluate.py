@@ -19,7 +19,7 @@ from headrace.errors import InvalidInput
 from headrace.llm.batches import one_sequence
 from headrace.llm.execution import PAGE_TOKENS, Executor
 
-__all__ = ["Divergence", "Perplexity", "divergence", "perplexity", "sample_text", "windows"]
+__all__ = ["Divergence", "Perplexity", "Window", "divergence", "perplexity", "sample_text", "windows"]
 
 Window: TypeAlias = npt.NDArray[np.int32]
 Progress: TypeAlias = Callable[[int], None]

@@ -1,0 +1,210 @@
+"""`headrace eval`: a model and a text in, how well it predicts the text and how far quantised execution strays out."""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from headrace.cli._complete import references
+from headrace.cli._model import MODEL_HELP
+
+if TYPE_CHECKING:
+    from headrace.llm.evaluate import Divergence, Perplexity, Window
+    from headrace.llm.execution import Executor
+    from headrace.llm.formats.checkpoint import Checkpoint
+    from headrace.llm.trace import Trace
+
+__all__ = ["ExecutorName", "KvName", "Subject", "command", "kl", "opened", "perplexity"]
+
+_EXAMPLES = {
+    "perplexity": ("smollm2", "./model.gguf --text book.txt --context 2048"),
+    "kl": ("smollm2 --tokens 2000 --json | jq .mean_kl", "smollm2 --executor int8 --kv int8"),
+}
+
+
+def _epilog(*names: str) -> str:
+    lines = [f"headrace eval {name} {example}" for name in names for example in _EXAMPLES[name]]
+    return "\n\n".join(["[bold]Examples[/bold]", *lines])
+
+
+command = typer.Typer(
+    name="eval",
+    help="Measure a language model on a text: perplexity, and divergence from the exact model.",
+    no_args_is_help=True,
+    epilog=_epilog("perplexity", "kl"),
+    rich_markup_mode="rich",
+)
+
+
+class ExecutorName(enum.StrEnum):
+    """What runs the model: the native kernels, the exact floats, or these with inputs rounded to int8 by blocks."""
+
+    native = "native"
+    reference = "reference"
+    int8 = "int8"
+
+
+class KvName(enum.StrEnum):
+    """How keys and values are kept."""
+
+    f16 = "f16"
+    int8 = "int8"
+
+
+Model = Annotated[str, typer.Argument(metavar="MODEL", help=MODEL_HELP, autocompletion=references)]
+Text = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="UTF-8 text. Default: a varied one that comes with Headrace.")
+]
+Context = Annotated[int, typer.Option(metavar="N", min=2, help="Tokens of a window; each window starts afresh.")]
+Tokens = Annotated[int, typer.Option(metavar="N", min=0, help="Stop after that many tokens of the text; 0: all.")]
+Who = Annotated[ExecutorName, typer.Option(help="What runs the model; int8 is the reference with rounded inputs.")]
+Kv = Annotated[KvName, typer.Option(help="How keys and values are kept.")]
+Threads = Annotated[int, typer.Option(metavar="N", min=0, help="Threads of the native executor; 0: one a CPU.")]
+Repo = Annotated[
+    Path | None, typer.Option(metavar="DIR", envvar="HEADRACE_REPO", help="Model repository. Default: ./models.")
+]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+
+
+@command.command("perplexity", epilog=_epilog("perplexity"))
+def perplexity(
+    model: Model,
+    text: Text = None,
+    context: Context = 1024,
+    tokens: Tokens = 0,
+    executor: Who = ExecutorName.native,
+    kv: Kv = KvName.f16,
+    threads: Threads = 0,
+    repo: Repo = None,
+    as_json: Json = False,
+) -> None:
+    """How well the model predicts a text: exp of the mean surprise; lower is better."""
+    from headrace.llm import evaluate
+
+    with opened(model, repo, text, context, tokens) as subject:
+        runner = subject.executor(executor, kv, threads)
+        with contextlib.closing(runner), _bar(subject.n_predictions, as_json) as advance:
+            found = evaluate.perplexity(runner, subject.windows, progress=advance)
+    _print(found, f"perplexity {found.perplexity:.4f} +- {found.error:.4f} over {found.tokens} tokens", as_json)
+
+
+@command.command("kl", epilog=_epilog("kl"))
+def kl(
+    model: Model,
+    text: Text = None,
+    context: Context = 1024,
+    tokens: Tokens = 0,
+    executor: Who = ExecutorName.native,
+    kv: Kv = KvName.f16,
+    threads: Threads = 0,
+    repo: Repo = None,
+    as_json: Json = False,
+) -> None:
+    """How far an executor's distributions are from those of the same weights run as exact floats."""
+    from headrace.llm import evaluate
+
+    with opened(model, repo, text, context, tokens) as subject:
+        runner, truth = subject.executor(executor, kv, threads), subject.reference()
+        closing = contextlib.closing
+        with closing(runner), closing(truth), _bar(subject.n_predictions, as_json) as advance:
+            found = evaluate.divergence(runner, truth, subject.windows, progress=advance)
+    _print(
+        found,
+        f"KL to the exact model: mean {found.mean_kl:.6f}, 99 % below {found.p99_kl:.6f}, max {found.max_kl:.6f} nats\n"
+        f"same likeliest token {100 * found.same_top1:.2f} % of {found.tokens}\n"
+        f"perplexity {found.perplexity:.4f}, exact {found.reference_perplexity:.4f}",
+        as_json,
+    )
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A loaded model and the windows of the text it is measured on."""
+
+    checkpoint: Checkpoint
+    trace: Trace
+    windows: list[Window]
+
+    @property
+    def n_predictions(self) -> int:
+        return sum(len(window) - 1 for window in self.windows)
+
+    @property
+    def n_pages(self) -> int:
+        from headrace.llm.execution import PAGE_TOKENS
+
+        return -(-max(map(len, self.windows)) // PAGE_TOKENS)
+
+    def executor(self, name: ExecutorName, kv: KvName, threads: int) -> Executor:
+        """The one that is measured."""
+        if name is not ExecutorName.native:
+            kept: Literal["float16", "int8"] = "float16" if kv is KvName.f16 else "int8"
+            return self.reference(simulate_int8=name is ExecutorName.int8, kv=kept)
+        from headrace.llm.kernels import NativeExecutor
+
+        return NativeExecutor(
+            self.trace, self.checkpoint, n_pages=self.n_pages, threads=threads or None, kv_type=kv.value
+        )
+
+    def reference(self, simulate_int8: bool = False, kv: Literal["exact", "float16", "int8"] = "exact") -> Executor:
+        """The one that is right, in float32; or what it is with some of the native one's rounding."""
+        import numpy as np
+
+        from headrace.llm.reference import ReferenceExecutor
+
+        return ReferenceExecutor(
+            self.trace, self.checkpoint, n_pages=self.n_pages, dtype=np.float32, simulate_int8=simulate_int8, kv=kv
+        )
+
+
+@contextlib.contextmanager
+def opened(model: str, repo: Path | None, text: Path | None, context: int, limit: int) -> Iterator[Subject]:
+    """Load `model` and cut the text's first `limit` (0: all) tokens into windows of `context`."""
+    from headrace.cli._model import model_file
+    from headrace.llm.evaluate import sample_text, windows
+    from headrace.llm.loader import load_model
+    from headrace.llm.tokenizer import load_tokenizer
+
+    content = sample_text() if text is None else _read(text)
+    checkpoint, config, trace = load_model(model_file(model, repo))
+    try:
+        tokenizer = load_tokenizer(checkpoint.metadata)
+        tokens = tokenizer.encode(content, special=False)
+        bos = tokenizer.bos_id if tokenizer.marks.add_bos else None
+        cut = windows(tokens[:limit] if limit else tokens, min(context, config.context_length), bos)
+        yield Subject(checkpoint, trace, cut)
+    finally:
+        checkpoint.close()
+
+
+def _read(path: Path) -> str:
+    from headrace.errors import InvalidInput
+
+    try:
+        return path.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidInput(f"{path}: expected a UTF-8 text: {error}") from error
+
+
+@contextlib.contextmanager
+def _bar(total: int, quiet: bool) -> Iterator[Callable[[int], None]]:
+    """A bar on stderr that counts tokens."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("tokens"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True, disable=quiet) as progress:
+        task = progress.add_task("tokens", total=total)
+        yield lambda n: progress.advance(task, n)
+
+
+def _print(found: Perplexity | Divergence, lines: str, as_json: bool) -> None:
+    import msgspec
+
+    typer.echo(msgspec.json.encode(found).decode() if as_json else lines)
