@@ -198,13 +198,13 @@ class Engine:
 
     def logits(self, token_ids: Sequence[int]) -> npt.NDArray[np.float32]:
         """float32[n, vocab]: what the model expects after each token of a text. Waits for it."""
-        tokens = self._prompts.tokens(token_ids)
+        tokens = self._prompts.whole(token_ids)
         return self._probe(Probe([tokens], logit_rows, self._vocab_size, LOGIT_PORTION))[0]
 
     def embed(self, texts: Sequence[str | Sequence[int]]) -> npt.NDArray[np.float32]:
         """float32[n, width]: for each text (or its token ids) the mean of the final hidden states of its tokens, scaled
         to length 1. Waits for it."""
-        tokens = [self._prompts.tokens(text) for text in texts]
+        tokens = [self._prompts.whole(text) for text in texts]
         states = self._probe(Probe(tokens, hidden_rows, self._width, self.settings.step_tokens))
         means = [state.mean(axis=0, dtype=np.float64) for state in states]
         return np.array([mean / max(np.linalg.norm(mean), 1e-12) for mean in means], np.float32).reshape(

@@ -67,6 +67,13 @@ class Prompts:
             tokens = tokens[cut:]
         return tokens, max_tokens or self._max_context - len(tokens), cut
 
+    def whole(self, text: Prompt) -> list[int]:
+        """The tokens of a text that nothing is to follow. Raises `InvalidInput` when it does not fit the context."""
+        tokens = self.tokens(text)
+        if len(tokens) > self._max_context:
+            raise InvalidInput(f"text: {len(tokens)} tokens do not fit the context of {self._max_context}")
+        return tokens
+
     def _known_tokenizer(self) -> Tokenizer:
         if self._tokenizer is None:
             raise InvalidInput("prompt: this model has no tokenizer; expected token ids")
