@@ -1,4 +1,4 @@
-"""A server over a tiny language model, in this process, and the ways to ask it: OpenAI's own client, and raw requests."""
+"""A server over a tiny language model, in this process, and ways to ask it: OpenAI's own client, and raw requests."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ class Running:
             response = connection.getresponse()
             raw = response.read()
             is_json = response.headers.get("content-type", "").startswith("application/json")
-            return response.status, response.headers, json.loads(raw) if is_json else raw
+            return response.status, response.headers, json.loads(raw) if raw and is_json else raw
         finally:
             connection.close()
 

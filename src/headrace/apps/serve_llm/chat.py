@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec import Struct
 
+from headrace.apps.serve_llm.errors import BadRequest
 from headrace.apps.serve_llm.models import LanguageModel, LanguageModels
 from headrace.apps.serve_llm.sampling import chat_params, check_stream
 from headrace.apps.serve_llm.schema import ChatRequest, Tool, read
@@ -36,6 +37,8 @@ class ChatHandler:
 
     async def __call__(self, request: Request, params: dict[str, str]) -> None:
         asked = read(request, ChatRequest, self._max_body_bytes)
+        if not asked.messages:
+            raise BadRequest("messages", "expected at least one")
         model = self._models.find(asked.model)
         tools = offered(asked)
         sampling = chat_params(asked, forced_call(asked))

@@ -39,7 +39,7 @@ class LlmConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     kv_bytes: Count | None = None
     kv_type: Literal["f16", "int8"] | None = None
     max_batch: Count | None = None
-    max_queue: Annotated[int, Meta(ge=0)] | None = None
+    max_queue: Count | None = None
     step_tokens: Count | None = None
     slack: Annotated[float, Meta(ge=0)] | None = None
     policy: Literal["score", "lru", "lfu"] | None = None
