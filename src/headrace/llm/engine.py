@@ -113,6 +113,7 @@ class Engine:
         n_pages: int | None = None,
         kv_type: KvType = "f16",
         isa: str = "",
+        chat_template: str | None = None,
         name: str = "",
         metrics: LlmMetrics | None = None,
         tracer: Tracer | None = None,
@@ -129,6 +130,7 @@ class Engine:
                 `max_batch` contexts, within 1 GiB and a quarter of the memory. Memory is used as pages are.
             kv_type: How they are kept, "f16" or "int8".
             isa: Instruction set of the kernels, e.g. "avx2"; "": `$HEADRACE_ISA`, else the best there is.
+            chat_template: In place of the file's own.
             name: In metrics; "": the file's.
             progress: Told of (matrices packed, matrices in all) while weights are packed for the first time.
             settings: The other fields of `EngineSettings`.
@@ -139,7 +141,7 @@ class Engine:
         try:
             chosen = EngineSettings(max_context=config.context_length, **settings)
             tokenizer = load_tokenizer(checkpoint.metadata)
-            chat = Chat(checkpoint.metadata, tokenizer)
+            chat = Chat(checkpoint.metadata, tokenizer, chat_template)
             pages = n_pages or page_count(page_bytes(trace, kv_type), chosen.max_context, chosen.max_batch, kv_bytes)
             executor = NativeExecutor(
                 trace,

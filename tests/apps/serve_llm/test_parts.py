@@ -123,3 +123,13 @@ def test_the_file_is_found_or_named(folder, tmp_path):
     missing = build(folder, file="third.gguf")
     with pytest.raises(LoadFailed, match=r"third\.gguf"):
         missing.load()
+
+
+def test_a_template_of_one_s_own_takes_the_place_of_the_file_s(folder):
+    config = ModelConfig(backend="llm", llm={"threads": 1, "chat_template": "{{ messages[0].content }}!"})
+    backend = LlmPlugin()(config, folder)
+    backend.load()
+    engine = backend.engine
+    assert engine.chat.render([{"role": "user", "content": "Hello"}]) == "Hello!"
+    backend.drain()
+    backend.free()
