@@ -7,18 +7,18 @@ ASCII stands for itself. Any other character becomes 0x80 | block << 4 | categor
 from __future__ import annotations
 
 import re
-import unicodedata
 from functools import cache
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
 __all__ = ["classify", "compile_pattern"]
 
+_CLASSES = Path(__file__).with_name("unicode.bin")
+"""Of Unicode 15.1, made by tools/unicode_classes.py."""
 _PLANES = 0x40000  # all letters, numbers and symbols; beyond lie marks and private use
-_OTHER, _SPACE = 0, 1
-_CATEGORIES = {"Lu": 2, "Ll": 3, "Lt": 4, "Lm": 5, "Lo": 6, "M": 7, "N": 8, "P": 9, "S": 10}
-_SPACES = (0x85, 0xA0, 0x1680, *range(0x2000, 0x200B), 0x2028, 0x2029, 0x202F, 0x205F, 0x3000)
+_CATEGORIES = {"White": 1, "Lu": 2, "Ll": 3, "Lt": 4, "Lm": 5, "Lo": 6, "M": 7, "N": 8, "P": 9, "S": 10}
 # Ranges that some expressions name by their code points; each is one block or several.
 _BLOCKS = (
     (1, 0x0800, 0x303F),  # up to CJK ideographs: Indic scripts, Thai, symbols, punctuation
@@ -69,7 +69,7 @@ def compile_pattern(pattern: str) -> re.Pattern[bytes]:
             parts.append(term[0])
         elif kind or space:
             negated = (kind or space) in ("P", "S")
-            members = _members(name or "Space")
+            members = _members(name or "White")
             if inside:
                 assert not negated, f"a complement within a class in {pattern}"
                 parts.append(members)
@@ -86,33 +86,30 @@ def _members(name: str) -> str:
     if name in _NAMED:
         return "".join(f"\\x{0x80 | block << 4:02x}-\\x{0x8F | block << 4:02x}" for block in _NAMED[name])
     wanted = {number for category, number in _CATEGORIES.items() if category.startswith(name)}
-    if name == "Space":
-        wanted = {_SPACE}
     if not wanted:
         raise ValueError(f"no class {name!r}")
-    ascii_part = {code for code in range(128) if _category(chr(code)) in wanted}
+    ascii_part = {code for code, number in enumerate(_ascii()) if number in wanted}
     codes = ascii_part | {0x80 | block << 4 | number for block in range(8) for number in wanted}
     return "".join(f"\\x{code:02x}" for code in sorted(codes))
 
 
-def _category(character: str) -> int:
-    if character in "\t\n\v\f\r " or ord(character) in _SPACES:
-        return _SPACE
-    return _number(unicodedata.category(character))
+def _kinds() -> npt.NDArray[np.uint8]:
+    """uint8[_PLANES + 2]: the category of every character; the last two are of others and of marks beyond."""
+    runs = np.frombuffer(_CLASSES.read_bytes(), "<u4")
+    firsts = np.append(runs >> 8, 0x110000)
+    whole = np.repeat((runs & 0xFF).astype(np.uint8), np.diff(firsts))
+    return np.append(whole[:_PLANES], np.array([0, _CATEGORIES["M"]], np.uint8))
 
 
-def _number(category: str) -> int:
-    return _CATEGORIES.get(category, _CATEGORIES.get(category[0], _OTHER))
+@cache
+def _ascii() -> bytes:
+    return _kinds()[:128].tobytes()
 
 
 @cache
 def _table() -> npt.NDArray[np.uint8]:
-    """uint8[_PLANES + 2]: the class of every character; the last two are of others and of marks beyond those planes."""
-    numbers = {a + b: _number(a + b) for a in "CLMNPSZ" for b in "cdefiklmnopstu"}
-    categories = map(unicodedata.category, map(chr, range(_PLANES)))
-    table = np.frombuffer(bytes(map(numbers.__getitem__, categories)) + bytes((_OTHER, _CATEGORIES["M"])), np.uint8)
-    table = table | np.uint8(0x80)
-    table[list(_SPACES)] = 0x80 | _SPACE
+    """uint8[_PLANES + 2]: the class of every character."""
+    table = _kinds() | np.uint8(0x80)
     for block, first, last in _BLOCKS:
         table[first : last + 1] = table[first : last + 1] & 0x8F | block << 4
     table[:128] = np.arange(128)
