@@ -7,7 +7,6 @@ import math
 import numpy as np
 import numpy.typing as npt
 
-from headrace.errors import LoadFailed
 from headrace.llm.config import ModelConfig, RopeConfig
 from headrace.llm.models.tensors import Tensors
 from headrace.llm.trace import Rope
@@ -32,7 +31,7 @@ def rope(config: ModelConfig, tensors: Tensors) -> Rope:
         freqs = _yarn(freqs, r)
     elif r.scaling == "longrope":
         freqs = freqs / _longrope(config, tensors)
-    if (divisors := tensors.values("rope_freqs.weight", r.dims // 2)) is not None:
+    if (divisors := tensors.optional_values("rope_freqs.weight", r.dims // 2)) is not None:
         freqs = freqs / divisors
     return Rope(tuple(freqs.tolist()), r.interleaved, r.scale)
 
@@ -70,12 +69,7 @@ def _yarn(freqs: Frequencies, r: RopeConfig) -> Frequencies:
 
 def _longrope(config: ModelConfig, tensors: Tensors) -> Frequencies:
     """The divisors for the context in use. Source: Ding et al. 2024, LongRoPE, arXiv:2402.13753."""
-    size, chosen = config.rope.dims // 2, None
-    for kind in ("short", "long"):
-        values = tensors.values(f"rope_factors_{kind}.weight", size)
-        if values is None:
-            raise LoadFailed(f"no tensor rope_factors_{kind}.weight of shape [{size}]; longrope scaling needs it")
-        if kind == "short" or config.context_length > config.rope.original_context:
-            chosen = values.astype(np.float64)
-    assert chosen is not None
-    return chosen
+    kinds = ("short", "long")
+    short, long = (tensors.values(f"rope_factors_{kind}.weight", config.rope.dims // 2) for kind in kinds)
+    chosen = long if config.context_length > config.rope.original_context else short
+    return chosen.astype(np.float64)

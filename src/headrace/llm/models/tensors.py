@@ -56,15 +56,17 @@ class Tensors:
         own = "output.weight" in self._checkpoint.tensors
         return self.matrix("output.weight" if own else "token_embd.weight", self._config.vocab_size, self._config.width)
 
-    def values(self, name: str, size: int) -> npt.NDArray[np.float32] | None:
-        """What a vector holds, or None where there is none. Raises for numbers that are not finite and positive."""
-        if name not in self._checkpoint.tensors:
-            return None
+    def values(self, name: str, size: int) -> npt.NDArray[np.float32]:
+        """What a vector of divisors holds; raises where they are not finite and positive."""
         self._take(name, (size,))
         values = self._checkpoint.dequantise(name)
         if not (np.isfinite(values).all() and (values > 0).all()):
             self._fail(f"tensor {name}: expected finite numbers above 0")
         return values
+
+    def optional_values(self, name: str, size: int) -> npt.NDArray[np.float32] | None:
+        """The same, or None where there is none."""
+        return self.values(name, size) if name in self._checkpoint.tensors else None
 
     def finish(self) -> None:
         """Raise where tensors are left that no one asked for."""
