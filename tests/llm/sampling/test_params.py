@@ -91,7 +91,7 @@ def test_what_is_in_range_is_taken(name, value):
 @pytest.mark.parametrize(
     "text",
     [
-        '{"temprature": 1}',
+        '{"heat": 1}',
         '{"temperature": "1"}',
         '{"n": 1.5}',
         '{"grammar": {"kind": "x"}}',
