@@ -1,0 +1,229 @@
+"""`headrace generate` and `headrace chat` over a tiny model: as scripts call them, and as a person at a terminal."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from headrace.cli import app
+from headrace.testing.language import END_ID, save_language_model
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_language_model(tmp_path_factory.mktemp("language") / "tiny.gguf", context=60_000)
+
+
+@pytest.fixture
+def run(model: Path):
+    """`run("generate", …)` is the standard output; `fails=True` asks for an error and gives that."""
+
+    def call(command: str, *args: str, stdin: str | None = None, fails: bool = False) -> str:
+        result = CliRunner().invoke(app, [command, str(model), *args, "--threads", "1"], input=stdin)
+        if fails:
+            assert result.exception is not None
+            return str(result.exception)
+        assert result.exception is None, result.exception
+        return result.stdout
+
+    return call
+
+
+def test_the_prompt_is_an_argument_or_standard_input(run) -> None:
+    text = run("generate", "Hello", "--max-tokens", "12")
+    assert len(text) > 8
+    assert text == run("generate", "-", "--max-tokens", "12", stdin="Hello")
+    assert text == run("generate", "--max-tokens", "12", stdin="Hello")
+    assert text == run("generate", "Hello", "--max-tokens", "12", "--no-stream")
+
+
+def test_json_tells_everything(run) -> None:
+    answer = json.loads(run("generate", "Hello", "--max-tokens", "6", "--json", "--logprobs", "2", "-n", "2"))
+    assert [one["finish_reason"] for one in answer["answers"]] == ["length", "length"]
+    assert answer["completion_tokens"] == 12
+    assert answer["tokens_per_s"] > 0
+    for one in answer["answers"]:
+        assert "".join(logprob["text"] for logprob in one["logprobs"]) == one["text"]
+        assert [logprob["token"] for logprob in one["logprobs"]] == one["tokens"]
+        assert all(len(logprob["top"]) == 2 for logprob in one["logprobs"])
+
+
+def test_every_sampling_option_reaches_the_engine(run) -> None:
+    plain = run("generate", "Hello", "--max-tokens", "30")
+    assert run("generate", "Hello", "--max-tokens", "30", "--temperature", "1", "--top-k", "1") == plain
+    drawn = ("generate", "Hello", "--max-tokens", "30", "--temperature", "1", "--seed", "5")
+    assert run(*drawn) == run(*drawn) != plain
+    assert run(*drawn, "--min-p", "1") == plain
+    assert run(*drawn, "--top-p", "0.000001") == plain
+    assert run("generate", "Hello", "--logit-bias", f"{END_ID}=100") == "\n"
+    assert run("generate", "Hello", "--logit-bias", f"{END_ID}=100", "--ignore-eos", "--max-tokens", "5") != plain
+    assert (
+        run("generate", "Hello", "--max-tokens", "30", "--stop", plain[3:5]) == plain[: plain.index(plain[3:5])] + "\n"
+    )
+    assert run("generate", "Hello", "--max-tokens", "30", "--lookup", "4") == plain
+    for option in ("--repetition-penalty", "--presence-penalty", "--frequency-penalty"):
+        assert run("generate", "Hello", "--max-tokens", "30", option, "1.8") != plain
+
+
+def test_the_answer_can_be_bound_to_a_form(run, tmp_path: Path) -> None:
+    schema, grammar = tmp_path / "schema.json", tmp_path / "grammar.lark"
+    schema.write_text('{"type": "object", "properties": {"a": {"enum": [1, 2]}}, "required": ["a"]}')
+    grammar.write_text('start: "yes" | "no"')
+    assert re.fullmatch(r"[0-9]{3}\n", run("generate", "Hello", "--regex", "[0-9]{3}"))
+    assert run("generate", "Hello", "--grammar", str(grammar)) in ("yes\n", "no\n")
+    assert run("generate", "Hello", "--json-schema", str(schema), "--max-tokens", "9").startswith("{")
+    assert run("generate", "Hello", "--json-schema", "-", "--max-tokens", "9").startswith("{")
+
+
+def test_a_chat_template_is_used_where_asked(run) -> None:
+    plain = run("generate", "Hello", "--max-tokens", "8")
+    chat = run("generate", "Hello", "--chat", "--max-tokens", "8")
+    assert len({plain, chat, run("generate", "Hello", "--chat", "--system", "Be brief.", "--max-tokens", "8")}) == 3
+
+
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
+        (("",), "at least one token"),
+        (("Hello", "--temperature", "999"), "temperature: expected a number from 0 to 100"),
+        (("Hello", "--system", "x"), "--system goes with --chat"),
+        (("Hello", "--logprobs", "1"), "--logprobs goes with --json"),
+        (("Hello", "--logit-bias", "a=b"), "expected TOKEN=BIAS"),
+        (("Hello", "--logit-bias", "99999=1"), "expected token ids below"),
+        (("Hello", "--regex", "a", "--json-schema", "-"), "exclude each other"),
+        (("Hello", "--regex", "(("), "grammar"),
+        (("Hello", "--json-schema", "/no/such/file"), "/no/such/file: cannot be read"),
+        (("Hello " * 100, "--context", "64", "--max-tokens", "8"), "expected a prompt of at most"),
+        (("Hello", "--context", "100000"), "context"),
+    ],
+)
+def test_what_is_wrong_is_said(run, args: tuple[str, ...], says: str) -> None:
+    assert says in run("generate", *args, fails=True)
+
+
+def test_what_is_no_utf_8_is_refused(model: Path) -> None:
+    result = CliRunner().invoke(app, ["generate", str(model)], input=b"caf\xe9")
+    assert "expected UTF-8 text, got byte 0xe9" in str(result.exception)
+
+
+def test_a_model_that_is_not_there_is_told(tmp_path: Path) -> None:
+    result = CliRunner().invoke(app, ["generate", "nothing", "Hello", "--repo", str(tmp_path)])
+    assert "'nothing' is no file or folder" in str(result.exception)
+
+
+def test_a_long_prompt_can_be_cut(run) -> None:
+    answer = json.loads(run("generate", "Hello " * 100, "--context", "64", "--max-tokens", "8", "--truncate", "--json"))
+    assert answer["truncated_tokens"] > 0
+    assert answer["prompt_tokens"] == 56
+
+
+def test_each_line_of_a_pipe_is_a_question(run) -> None:
+    options = ("--temperature", "0", "--max-tokens", "10")
+    answers = run("chat", *options, stdin="Hello\n\nAnd then?\n").splitlines()
+    assert len(answers) == 2
+    assert run("chat", *options, stdin="And then?\n").splitlines() != answers[1:], "the second knows of the first"
+
+
+class Terminal:
+    """A command in a pseudo-terminal."""
+
+    def __init__(self, *args: str, cwd: Path) -> None:
+        self._main, side = pty.openpty()
+        environment = {**os.environ, "TERM": "dumb", "NO_COLOR": "1", "COLUMNS": "200"}
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "headrace", *args],
+            stdin=side, stdout=side, stderr=side, env=environment, cwd=cwd, start_new_session=True,
+        )  # fmt: skip
+        os.close(side)
+        self._unread = ""
+
+    def type(self, text: str) -> None:
+        os.write(self._main, text.encode())
+
+    def until(self, pattern: str) -> str:
+        """What comes up to a match of `pattern`, the match included."""
+        deadline_s = time.monotonic() + 60
+        while not (found := re.search(pattern, self._unread)):
+            left_s = deadline_s - time.monotonic()
+            if left_s <= 0 or not select.select([self._main], [], [], left_s)[0]:
+                raise AssertionError(f"no {pattern!r} in {self._unread!r}")
+            self._unread += os.read(self._main, 65536).decode()
+        text, self._unread = self._unread[: found.end()], self._unread[found.end() :]
+        return text
+
+    def interrupt(self) -> None:
+        os.killpg(self.process.pid, signal.SIGINT)
+
+    def close(self) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait(10)
+        os.close(self._main)
+
+
+@pytest.fixture
+def terminal(model: Path, tmp_path: Path) -> Iterator[Terminal]:
+    options = ("--temperature", "0", "--max-tokens", "0", "--threads", "1", "--system", "Be brief.")
+    opened = Terminal("chat", str(model), *options, cwd=tmp_path)
+    opened.until("/help lists the commands")
+    yield opened
+    opened.close()
+
+
+def test_a_person_asks_stops_saves_and_leaves(terminal: Terminal, tmp_path: Path) -> None:
+    terminal.until("> ")
+    terminal.type("Hello\n")
+    terminal.until(r"Hello\r?\n.{20}")  # the answer has begun, and will not end soon
+    terminal.interrupt()
+    told = terminal.until(r"\[\d+ tokens[^\]]*\]")
+    assert re.search(r"\[\d+ tokens, \d+ tokens/s, first after \d+ ms, stopped\]", told)
+    terminal.until("> ")
+    terminal.interrupt()  # at the prompt it drops the line, no more
+    terminal.until("> ")
+    terminal.type("/help\n")
+    terminal.until("Ctrl-C stops the answer")
+    terminal.type("/system\n")
+    terminal.until(r"Be brief\.")
+    terminal.type("/save talk.json\n")
+    terminal.until("3 messages written to talk.json")
+    terminal.type("/save /no/such/folder/talk.json\n")
+    terminal.until("No such file or directory")
+    messages = json.loads((tmp_path / "talk.json").read_text())
+    assert [message["role"] for message in messages] == ["system", "user", "assistant"]
+    assert len(messages[2]["content"]) > 10
+    terminal.type("/reset\n")
+    terminal.until("begun anew")
+    terminal.type("/system Be long.\n")
+    terminal.until(r"Be long\.")
+    terminal.type("/save talk.json\n")
+    terminal.until("1 messages written")
+    terminal.type("/system -\n")
+    terminal.until("no system message")
+    terminal.type("/quit\n")
+    assert terminal.process.wait(30) == 0
+
+
+def test_the_end_of_input_ends_the_chat(terminal: Terminal) -> None:
+    terminal.until("> ")
+    terminal.type("\x04")
+    assert terminal.process.wait(30) == 0
+
+
+def test_a_refused_question_is_told_and_forgotten(terminal: Terminal) -> None:
+    terminal.until("> ")
+    terminal.type("x\ufdd0" + "".join(chr(c) for c in range(0xFDD1, 0xFDF0)) + "\n")
+    terminal.until("no characters")
+    terminal.type("/save talk.json\n")
+    terminal.until("1 messages written")
