@@ -77,9 +77,9 @@ def perplexity(
     executor: Executor, texts: Sequence[Window], *, generated: bool = False, progress: Progress | None = None
 ) -> Perplexity:
     """Predict `texts` (from `windows`); `generated` is the role their tokens play."""
-    surprise = []
+    surprise, step = [], min(STEP_TOKENS, executor.max_tokens)
     for window in texts:
-        for targets, logits in _predictions(executor, window, generated):
+        for targets, logits in _predictions(executor, window, generated, step):
             surprise.append(_nll(logits, _log_sum(logits), targets))
             if progress:
                 progress(len(targets))
@@ -99,9 +99,14 @@ def divergence(
     """Hold `executor` against `reference` on `texts` (from `windows`); `generated` is the role their tokens play."""
     if executor.vocab_size != reference.vocab_size:
         raise InvalidInput(f"vocabulary: expected {reference.vocab_size} as the reference, got {executor.vocab_size}")
+    step = min(STEP_TOKENS, executor.max_tokens, reference.max_tokens)
     kls, same, own_nll, reference_nll = [], [], [], []
     for window in texts:
-        pairs = zip(_predictions(executor, window, generated), _predictions(reference, window, generated), strict=True)
+        pairs = zip(
+            _predictions(executor, window, generated, step),
+            _predictions(reference, window, generated, step),
+            strict=True,
+        )
         for (targets, own), (_, truth) in pairs:
             own_sum, truth_sum = _log_sum(own), _log_sum(truth)
             own_nll.append(_nll(own, own_sum, targets))
@@ -123,15 +128,14 @@ def divergence(
 
 
 def _predictions(
-    executor: Executor, window: Window, generated: bool
+    executor: Executor, window: Window, generated: bool, step: int
 ) -> Iterator[tuple[Window, npt.NDArray[np.float32]]]:
-    """Step through a window; yields (the tokens that came next, the logits before them), good until the next."""
+    """Go through a window, `step` tokens at a time; yields what came next and the logits before it, good until then."""
     pages = np.arange(-(-len(window) // PAGE_TOKENS), dtype=np.int32)
     if len(pages) > executor.n_pages:
         raise InvalidInput(
             f"window length: expected at most {executor.n_pages * PAGE_TOKENS} tokens, got {len(window)}"
         )
-    step = min(STEP_TOKENS, executor.max_tokens)
     for at in range(0, len(window) - 1, step):
         tokens = window[at : min(at + step, len(window) - 1)]
         output = executor.step(one_sequence(tokens, pages, position=at, generated=generated))
