@@ -116,6 +116,23 @@ def test_a_request_gets_the_same_answer_whatever_else_runs(model: Path) -> None:
         assert busy._kv.pool.held == 0
 
 
+def test_the_next_turn_finds_the_answer_of_the_last_one(engine: Engine, model: Path) -> None:
+    """The native executor computes both roles alike, so an answer's pages serve as a prompt's, to the same bits."""
+    assert engine.tokenizer is not None
+    prompt = engine.tokenizer.encode("once upon a time there was")
+    (said,) = engine.generate(prompt, SamplingParams(max_tokens=60)).collect()
+    turn = [*prompt, *said.tokens, *engine.tokenizer.encode(" and then")]
+    (found,) = engine.generate(turn, SamplingParams(max_tokens=30)).collect()
+    assert found.usage is not None
+    assert found.usage.cached_tokens >= (len(prompt) + 59) // 16 * 16 > len(prompt)
+    with Engine.load(model, threads=1) as cold:
+        (alone,) = cold.generate(turn, SamplingParams(max_tokens=30)).collect()
+        assert alone.usage is not None
+        assert alone.usage.cached_tokens == 0
+        assert alone.tokens == found.tokens
+        np.testing.assert_array_equal(cold.logits(turn), engine.logits(turn))
+
+
 def test_the_reference_gives_the_same_text_whatever_else_runs(model: Path) -> None:
     checkpoint, config, trace = load_model(model)
     prompts = [[(7 * i + j) % 90 + 33 for j in range(5 + i)] for i in range(8)]

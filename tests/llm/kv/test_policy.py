@@ -55,10 +55,22 @@ def test_lru_and_lfu_differ() -> None:
 
 def test_the_score_weighs_frequency_recency_and_contiguity() -> None:
     policy = ScorePolicy(half_life=1.0)
-    # 0.45 * 1 + 0.35 * 2^-2 + 0.2 * 0.5 = 0.6375 against 0.45 * log(2) / log(8) + 0.35 * 1 + 0.2 * x
-    often = (7.0, 2.0, 0.5, 0)
-    assert policy.decide(_idle(often, (1.0, 0.0, 0.5, 0)), 1).tolist() == [1]  # 0.15 + 0.35 + 0.1 = 0.6
-    assert policy.decide(_idle(often, (1.0, 0.0, 1.0, 0)), 1).tolist() == [0]  # 0.15 + 0.35 + 0.2 = 0.7
+    # With a half-life of 1 and an age of 4, 14 accesses count as 7: 0.45 * 1 + 0.35 / 16 + 0.2 * 0.5 = 0.572
+    often = (14.0, 4.0, 0.5, 0)
+    # 0.45 * log(2) / log(8) + 0.35 * 1 + 0.2 * contiguity = 0.5 + 0.2 * contiguity
+    assert policy.decide(_idle(often, (1.0, 0.0, 0.3, 0)), 1).tolist() == [1]
+    assert policy.decide(_idle(often, (1.0, 0.0, 0.5, 0)), 1).tolist() == [0]
+    assert policy.decide(_idle((14.0, 4.0, 1.0, 0), (1.0, 0.0, 0.5, 0)), 1).tolist() == [1]
+
+
+@given(pages=PAGES)
+def test_a_page_goes_no_later_for_being_used_less_or_longer_ago(pages: list) -> None:
+    """So a page never outlives those before it in its text, which are used whenever it is."""
+    accesses, age, contiguity, _ = pages[0]
+    twins = [(accesses, age, contiguity, 0), (max(1, accesses - 3), age + 1, 0.5, 1), *pages[1:]]
+    for name in POLICIES:
+        order = make_policy(name).decide(_idle(*twins), len(twins)).tolist()
+        assert order.index(1) < order.index(0)
 
 
 def test_an_unknown_policy_is_named_with_those_there_are() -> None:
