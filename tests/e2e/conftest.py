@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from headrace.testing.language import save_language_model
 from headrace.testing.models import save_graph
 
 SLOW = """
@@ -41,6 +42,8 @@ class Shout:
         payload.result = payload.text.upper()
         return payload
 """
+
+LLM = 'backend = "llm"\n[llm]\nthreads = 1\nsampling = { max_tokens = 8 }\n'
 
 SECONDS = 'name = "seconds"\ndatatype = "FP32"\nshape = [-1]\n'
 
@@ -82,6 +85,7 @@ def make_repository(root: Path) -> Path:
     model("broken", python + SECONDS, code=BROKEN)
     (model("corrupt", 'backend = "onnx"\n') / "model.onnx").write_bytes(b"this is not a model")
     model("typo", 'backend = "onnx"\n[batching]\nmax_bach = 4\n')
+    save_language_model(model("writer", LLM) / "writer.gguf")
     shout = root / "shout"
     shout.mkdir()
     (shout / "headrace.toml").write_text('consumes = "text"\n[[stage]]\nop = "shout:Shout"\n')
@@ -170,6 +174,23 @@ def start(tmp_path):
         return started[-1]
 
     yield run
+    _end(started)
+
+
+@pytest.fixture
+def start_at():
+    """Start a server over a path of one's own."""
+    started = []
+
+    def run(path: Path, *options: str) -> Running:
+        started.append(Running(path, *options))
+        return started[-1]
+
+    yield run
+    _end(started)
+
+
+def _end(started: list[Running]) -> None:
     for running in started:
         if running.process.poll() is None:
             running.process.kill()

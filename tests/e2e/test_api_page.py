@@ -41,6 +41,7 @@ def test_the_requests_are_answered(server, rows, tmp_path: Path) -> None:
     x = json.dumps({"inputs": [{"name": "x", "shape": [1, 16], "datatype": "FP32", "data": [1] * 16}]})
     for endpoints, example in rows:
         command = re.sub(r"ocr-det|scorer", "mlp", example).replace("pipelines/ocr", "pipelines/shout")
+        command = command.replace("smollm2", "writer")
         command = re.sub(r"""'\{"inputs".*\}'""", f"'{x}'", command)
         script = f"url=http://127.0.0.1:{server.port}\n{command} -f -o answer"
         done = subprocess.run(

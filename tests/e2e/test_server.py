@@ -2,12 +2,16 @@
 
 import json
 import struct
+import subprocess
+import sys
 import threading
 import time
 import zlib
 
 import numpy as np
 import pytest
+
+from headrace.testing.language import save_language_model
 
 X = {"name": "x", "shape": [1, 16], "datatype": "FP32", "data": [0.5] * 16}
 
@@ -183,7 +187,9 @@ def test_the_index_says_what_failed_and_why(server):
 
 def test_text_pipelines_generate(server):
     assert server.request("POST", "/v1/pipelines/shout", "héé".encode())[2] == "HÉÉ"
-    assert server.request("POST", "/generate", {"text": "hi"})[2] == {"model": "shout", "text": "HI"}
+    assert server.request("POST", "/generate", {"text": "hi", "model": "shout"})[2] == {"model": "shout", "text": "HI"}
+    status, _, answer = server.request("POST", "/generate", {"text": "hi"})
+    assert (status, "there are: writer, shout" in answer["error"]) == (404, True)
     answer = server.request("POST", "/v2/models/shout/generate", {"text_input": "hi"})[2]
     assert answer == {"model_name": "shout", "text_output": "HI"}
     status, _, answer = server.request("POST", "/v1/pipelines/shout", b"abc\xff")
@@ -244,3 +250,24 @@ def test_no_answer_is_mixed_up_under_concurrency(server):
     for thread in threads:
         thread.join()
     assert not wrong
+
+
+def test_one_gguf_file_is_served_under_its_own_name(tmp_path, start_at):
+    file = save_language_model(tmp_path / "Tiny-Model.gguf")
+    server = start_at(file, "--api-key", "sesame")
+    key = {"authorization": "Bearer sesame"}
+    assert server.request("GET", "/v1/models")[0] == 401
+    assert [model["id"] for model in server.request("GET", "/v1/models", headers=key)[2]["data"]] == ["tiny-model"]
+    asked = {"model": "tiny-model", "prompt": "Hello", "max_tokens": 5}
+    status, _, answer = server.request("POST", "/v1/completions", asked, key)
+    assert (status, answer["usage"]["completion_tokens"]) == (200, 5)
+    assert server.stop() == 0
+    assert file.exists()
+
+
+def test_a_file_that_is_no_model_is_told(tmp_path):
+    (tmp_path / "notes.txt").write_text("not a model")
+    command = [sys.executable, "-m", "headrace", "serve", str(tmp_path / "notes.txt")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1
+    assert "expected a folder of models, or a GGUF file" in done.stderr

@@ -27,7 +27,7 @@ def test_every_line_of_a_json_log_is_an_object(start):
     assert server.stop() == 0
     entries = [json.loads(line) for line in server.log.read_text().splitlines()]
     said = [entry["message"] for entry in entries]
-    (banner,) = [entry for entry in entries if entry["message"].startswith("serving 5 of 7 on http://")]
+    (banner,) = [entry for entry in entries if entry["message"].startswith("serving 6 of 8 on http://")]
     assert banner["url"] == f"http://127.0.0.1:{server.port}"
     assert {"model": "typo", "state": "UNAVAILABLE"}.items() <= entries[said.index(banner["message"]) + 7].items()
     assert "mlp: unloaded version 1" in said
@@ -40,13 +40,15 @@ def test_a_text_log_is_for_people(start):
     assert server.stop() == 0
     lines = server.log.read_text().splitlines()
     url = f"http://127.0.0.1:{server.port}"
-    assert f"headrace: serving 5 of 7 on {url}  (docs: {url}/docs)" in lines
+    assert f"headrace: serving 6 of 8 on {url}  (docs: {url}/docs)" in lines
     assert "  mlp                      ready  not verified: version '1' has no manifest" in lines
     assert lines[-1] == "headrace: drained, bye"
 
 
 def test_an_empty_repository_says_where_models_come_from(start):
-    server = start("--log-format", "text", without=("mlp", "identity", "slow", "broken", "corrupt", "typo", "shout"))
+    server = start(
+        "--log-format", "text", without=("mlp", "identity", "slow", "broken", "corrupt", "typo", "shout", "writer")
+    )
     assert server.stop() == 0
     assert f"get some with: headrace pull ocr --repo {server.repo}\n" in server.log.read_text()
 

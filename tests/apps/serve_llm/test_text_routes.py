@@ -45,13 +45,20 @@ def events(raw):
 
 
 def test_generate_continues_a_text(served, expected):
-    status, answer = served.post("/generate", {"text": "Hello", "parameters": PARAMETERS})
+    status, answer = served.post("/generate", {"text": "Hello", "model": "tiny", "parameters": PARAMETERS})
     assert status == 200
     assert (answer["model"], answer["text"], answer["finish_reason"]) == ("tiny", expected, "length")
     assert answer["usage"]["completion_tokens"] == 10
-    assert served.post("/generate", {"text": "Hello", "model": "tiny", "parameters": PARAMETERS})[1] == answer | {
-        "usage": served.post("/generate", {"text": "Hello", "parameters": PARAMETERS})[1]["usage"]
-    }
+
+
+def test_a_model_may_be_left_out_where_there_is_one(served, start):
+    assert served.post("/generate", {"text": "Hello"})[0] == 404
+    server = start()
+    assert server.post("/v2/repository/models/shout/unload", {})[0] == 200
+    assert server.post("/generate", {"text": "Hello", "parameters": PARAMETERS})[1]["model"] == "tiny"
+    assert server.post("/v2/repository/models/shout/load", {})[0] == 200
+    assert server.post("/v2/repository/models/tiny/unload", {})[0] == 200
+    assert server.post("/generate", {"text": "hello"}) == (200, {"model": "shout", "text": "HELLO"})
 
 
 def test_pipelines_keep_their_names(served):

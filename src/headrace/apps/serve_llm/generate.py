@@ -15,7 +15,7 @@ from headrace.apps.serve_llm.errors import BadRequest
 from headrace.apps.serve_llm.models import LanguageModel, LanguageModels
 from headrace.apps.serve_llm.sse import EventStream
 from headrace.apps.serve_llm.wire import event, usage_body
-from headrace.errors import InvalidInput, NotFound
+from headrace.errors import InvalidInput
 from headrace.llm.generation import Generation
 from headrace.llm.params import SamplingParams
 from headrace.serve.codec.message import Request
@@ -59,7 +59,7 @@ class GenerateHandlers:
     def plain(self, request: Request, params: dict[str, str]) -> object:
         """`POST /generate`."""
         name = json_body(request, WhichModel, self._max_body_bytes).model
-        model = self._models.get(name) if name else self._only_one()
+        model = self._models.get(name) if name else self._models.only_one()
         if model is None:
             return self._pipelines["/generate"](request, params)
         asked = json_body(request, GenerateRequest, self._max_body_bytes)
@@ -120,13 +120,6 @@ class GenerateHandlers:
         async with self._models.begin(request, model, begin, long=sampling.grammar is not None) as generation:
             with generation:
                 yield generation
-
-    def _only_one(self) -> LanguageModel | None:
-        """The one language model, where there are no more; the pipelines say what else there is."""
-        found = self._models.all()
-        if len(found) > 1:
-            raise NotFound(f"`model` must name one of: {', '.join(model.name for model in found)}")
-        return found[0] if found else None
 
 
 def _named(model: LanguageModel, id: str) -> dict[str, Any]:

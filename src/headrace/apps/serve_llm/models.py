@@ -73,6 +73,18 @@ class LanguageModels:
             raise UnknownModel(f"no language model {name!r} is served; there are: {names}")
         return found
 
+    def only_one(self) -> LanguageModel | None:
+        """The language model, where nothing else turns text into text; None where there is no language model at all.
+
+        Raises `NotFound` with the names there are when there are several.
+        """
+        found = self.all()
+        names = [model.name for model in found]
+        names += [one.name for one in self._repository.pipelines() if one.config.consumes == "text"]
+        if found and len(names) > 1:
+            raise NotFound(f"`model` must name a language model or a text pipeline; there are: {', '.join(names)}")
+        return found[0] if found else None
+
     @asynccontextmanager
     async def begin(
         self, request: Request, model: LanguageModel, work: Callable[[Engine], T], *, long: bool = False
