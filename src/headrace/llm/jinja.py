@@ -146,7 +146,8 @@ class _Sandbox(ImmutableSandboxedEnvironment):
             if name not in ("d", "default"):
                 _number(*given[1:])
             if name in ("indent", "join", "replace"):
-                _fits((_size(given[0]) + 1) * max([16, *map(_size, given[1:])]))
+                each = _factor if name == "indent" else _size
+                _fits((_size(given[0]) + 1) * max([16, *map(each, given[1:])]))
             made = function(*args, **kwargs)
             _fits(_size(made))
             return made

@@ -1,0 +1,135 @@
+"""Templates of strangers: what real ones use works, and nothing they may contain hangs, floods or reaches Python."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from headrace.errors import InvalidInput, LoadFailed, StageFailed
+from headrace.llm import jinja
+from headrace.llm.jinja import compile_template
+
+HOSTILE = [
+    "{% for i in range(99999) %}{% for j in range(99999) %}{% set x = 1 %}{% endfor %}{% endfor %}",
+    "{% for i in range(99999) recursive %}{{ loop(range(99999)) }}{% endfor %}",
+    "{% macro f() %}{{ f() }}{{ f() }}{% endmacro %}{{ f() }}",
+    "{% macro f(n) %}{% if n %}{{ f(n - 1) }}{{ f(n - 1) }}{% endif %}{% endmacro %}{{ f(60) }}",
+    "{{ 'a' * 1000000000 }}",
+    "{{ 1000000000 * 'a' }}",
+    "{{ [1] * 1000000000 }}",
+    "{{ 2 ** 1000000000 }}",
+    "{{ 'x' | replace('', 'y' * 100000) | replace('', 'y' * 100000) }}",
+    "{{ ('x' * 1000000).replace('x', 'y' * 100000) }}",
+    "{{ ('y' * 100000).join(['x'] * 100000) }}",
+    "{{ (['x'] * 100000) | join('y' * 100000) }}",
+    "{{ ('x\n' * 100000) | indent(9000) }}",
+    "{{ 'x'.ljust(1000000000) }}",
+    "{{ 'x'.center(10000000000) }}",
+    "{{ '1'.zfill(1000000000) }}",
+    "{{ '%1000000000d' % 1 }}",
+    "{{ '%*d' % (1000000000, 1) }}",
+    "{{ '{:1000000000}'.format(1) }}",
+    "{{ '{:{}}'.format(1, 1000000000) }}",
+    "{{ '{x:>100000000}'.format_map({'x': 1}) }}",
+    "{{ [1] | batch(1000000000, 0) | list }}",
+    "{{ messages | tojson(indent=1000000000) }}",
+    "{{ 1.5 | round(1000000000) }}",
+    "{{ strftime_now('%Y' * 1000) }}",
+    "{% set ns = namespace(x='ab') %}{% for i in range(60) %}{% set ns.x = ns.x ~ ns.x %}{% endfor %}",
+    "{% set ns = namespace(x='ab') %}{% for i in range(60) %}{% set ns.x = ns.x + ns.x %}{% endfor %}",
+    "{% set ns = namespace(x=[1]) %}{% for i in range(60) %}{% set ns.x = ns.x + ns.x %}{% endfor %}",
+    "{% set ns = namespace(x=3) %}{% for i in range(60) %}{% set ns.x = ns.x * ns.x %}{% endfor %}",
+    "{% for i in range(99999) %}{{ 'x' * 1000 }}{% endfor %}",
+    "{% set tick = 1 %}{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}",
+]
+
+ESCAPES = [
+    "{{ ''.__class__.__mro__ }}",
+    "{{ messages.__init__.__globals__ }}",
+    "{{ cycler.__init__.__globals__.os }}",
+    "{{ ''['__class__'] }}",
+    "{{ '{0.__class__}'.format(1) }}",
+    "{{ messages.append(1) }}",
+    "{{ messages[0].update({'a': 1}) }}",
+    "{{ self._TemplateReference__context.environment }}",
+    "{{ raise_exception.__globals__ }}",
+    "{{ range(1000000000) | list }}",
+    "{% include '/etc/passwd' %}",
+    "{% import 'os' as os %}",
+]
+
+
+def _render(source: str, **variables: object) -> str:
+    return compile_template(source, "test")({"messages": [{"role": "user", "content": "hi é"}], **variables})
+
+
+@pytest.mark.parametrize("source", HOSTILE)
+def test_no_template_goes_out_of_bounds(monkeypatch, source):
+    monkeypatch.setattr(jinja, "MAX_STEPS", 20_000)
+    with pytest.raises(StageFailed, match="chat template"):
+        _render(source)
+
+
+def test_time_is_bounded_whatever_a_step_takes(monkeypatch):
+    monkeypatch.setattr(jinja, "MAX_SECONDS", 0.05)
+    with pytest.raises(StageFailed, match="steps or"):
+        _render("{% set s = 'x' * 1000000 %}{% for i in range(99999) %}{% if s.upper() %}{% endif %}{% endfor %}")
+
+
+@pytest.mark.parametrize("source", ESCAPES)
+def test_no_template_reaches_python(source):
+    """It is refused, or shows nothing."""
+    with contextlib.suppress(InvalidInput, LoadFailed):
+        assert _render(source) == ""
+
+
+@pytest.mark.parametrize(
+    ("source", "text"),
+    [
+        ("{% for m in messages %}{{ m['role'] ~ ': ' ~ m.content | trim }}{% endfor %}", "user: hi é"),
+        ("{{ messages | tojson }}", '[{"role": "user", "content": "hi é"}]'),
+        ("{{ {'a': '<b>'} | tojson(indent=1) }}", '{\n "a": "<b>"\n}'),
+        ("{% for x in [1, 2, 3] %}{% if x == 2 %}{% continue %}{% endif %}{{ x }}{% endfor %}", "13"),
+        ("{% for x in [1, 2] %}{{ loop.index0 }}{{ loop.last }}{{ loop.previtem }}{% endfor %}", "0False1True1"),
+        ("{% macro f(a, b=2) %}{{ a }}{{ b }}{% endmacro %}{{ f(1) }}{{ f(1, b=3) }}", "1213"),
+        ("{% set ns = namespace(n=0) %}{% for x in [1, 2] %}{% set ns.n = ns.n + x %}{% endfor %}{{ ns.n }}", "3"),
+        ("{{ messages | selectattr('role', 'equalto', 'user') | map(attribute='content') | list | first }}", "hi é"),
+        ("{{ 'a</think>b'.split('</think>')[-1].lstrip() }}{{ 'x'.startswith('x') }}", "bTrue"),
+        ("{{ messages[::-1][0].content[1:] }}{{ messages[0] is mapping }}{{ 'x' is string }}", "i éTrueTrue"),
+        ("{{ '%s-%d' % ('a', 3) }}{{ '{} {}'.format(1, 2) }}{{ 'a b' | replace(' ', '_') }}", "a-31 2a_b"),
+        ("{{ [3, 1] | sort | join(', ') }}{{ {'k': 1} | items | list }}{{ 'x' | upper | length }}", "1, 3[('k', 1)]1"),
+        ("{{ missing | default('d') }}{{ missing is defined }}{{ 1000000000 | string }}", "dFalse1000000000"),
+        ("{{ 1700000000 + 1 }}", "1700000001"),
+    ],
+)
+def test_what_real_templates_use_works(source, text):
+    assert _render(source) == text
+
+
+def test_the_time_can_be_asked():
+    assert _render("{{ strftime_now('%Y') }}") in (time.strftime("%Y"), str(int(time.strftime("%Y")) - 1))
+
+
+NONE = ["{% if %}", "{{ x", "{{ x | nothing }}", "{{ " + "(" * 3000 + ")" * 3000 + " }}", "x" * (2 << 20)]
+
+
+@pytest.mark.parametrize("source", NONE, ids=range(len(NONE)))
+def test_what_is_no_template_is_refused(source):
+    with pytest.raises(LoadFailed, match="test: "):
+        compile_template(source, "test")
+
+
+def test_messages_a_template_was_not_written_for_are_the_callers_fault():
+    with pytest.raises(InvalidInput, match=r"fails on the messages: .* has no attribute 'x'"):
+        _render("{{ messages[0].content.x.y }}")
+
+
+def test_threads_share_a_template():
+    render = compile_template("{% for i in range(n) %}{{ i }}{% endfor %}", "test")
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(lambda n: render({"n": n}), range(200))) == [
+            "".join(map(str, range(n))) for n in range(200)
+        ]
