@@ -7,7 +7,7 @@ import sys
 import typer
 
 import headrace
-from headrace.cli import bench, cache, chat, doctor, eval, generate, infer, inspect, models, pull, serve
+from headrace.cli import bench, cache, chat, doctor, eval, generate, infer, inspect, models, pull, serve, tokenize
 from headrace.errors import HeadraceError
 
 __all__ = ["app", "main"]
@@ -39,6 +39,7 @@ app.command("infer", epilog=infer.EPILOG)(infer.command)
 app.command("serve", epilog=serve.EPILOG)(serve.command)
 app.command("chat", epilog=chat.EPILOG)(chat.command)
 app.command("generate", epilog=generate.EPILOG)(generate.command)
+app.command("tokenize", epilog=tokenize.EPILOG)(tokenize.command)
 app.command("pull", epilog=pull.EPILOG)(pull.command)
 app.add_typer(models.command, name="models")
 app.command("inspect", epilog=inspect.EPILOG)(inspect.command)
