@@ -21,7 +21,7 @@ $(DEMO): $(NATIVE)
 	@PYTHON='$(PYTHON)' tools/environment .venv-demo serve
 	@touch $@
 
-demo: $(DEMO)  ## Serve two real models and send them a first request (DEMO_ONCE=1: stop after the answers)
+demo: $(DEMO)  ## Serve real models and send them a first request (DEMO_ONCE=1: stop after the answers)
 	@.venv-demo/bin/python -m headrace.apps.demo
 
 test: $(DEV)  ## Run the whole test suite: C++ under sanitizers, Python with coverage

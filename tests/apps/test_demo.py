@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 import signal
@@ -77,6 +78,12 @@ def test_it_answers_and_ends(home: Path) -> None:
     assert len(spoken) == len(found) == 2, output
     for said, heard in zip(spoken, found, strict=True):
         assert [float(s) for s in heard] == pytest.approx([float(s) for s in said], abs=0.3)
+    answered = re.search(
+        r"^  answered   (.*?)\n  (\d+) tokens, (\d+) tokens/s, ", output, flags=re.MULTILINE | re.DOTALL
+    )
+    assert answered, output
+    assert "light" in answered[1]
+    assert int(answered[2]) > 20
     assert _refuses_connections(int(re.findall(r"http://127\.0\.0\.1:(\d+)", output)[0])), "the server is still there"
     told, hint = output.splitlines()[-2:]
     assert "the server has been stopped" in told
@@ -97,15 +104,17 @@ def test_it_serves_beside_a_taken_port_until_interrupted(home: Path) -> None:
             assert run.stdout is not None
             for line in run.stdout:
                 lines.append(line)
-                if " infer ocr " in line:
+                if "/v1/chat/completions" in line:
                     break
-            hint, second = (line.partition("try: ")[2] for line in lines if "try: " in line)
+            hint, second, third = (line.partition("try: ")[2] for line in lines if "try: " in line)
             port = int(re.findall(r":(\d+)/", hint)[0])
             assert port != 8000
             answer = subprocess.run(["bash", "-c", hint], capture_output=True, text=True, timeout=60, check=True)
             assert '"lines"' in answer.stdout, answer.stdout + answer.stderr
             asked = subprocess.run(["bash", "-c", second], capture_output=True, text=True, timeout=60, check=True)
             assert "Invoice" in asked.stdout, asked.stdout + asked.stderr
+            chat = subprocess.run(["bash", "-c", third], capture_output=True, text=True, timeout=60, check=True)
+            assert "light" in json.loads(chat.stdout)["choices"][0]["message"]["content"], chat.stdout + chat.stderr
             run.send_signal(signal.SIGINT)
             output, errors = run.communicate(timeout=60)
     assert run.returncode == 0, output + errors

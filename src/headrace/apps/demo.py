@@ -1,12 +1,15 @@
-"""`make demo`: two real models are pulled, served and asked over HTTP; what comes out is their answers, printed.
+"""`make demo`: real models are pulled, served and asked over HTTP; what comes out is their answers, printed.
 
-A picture with known text goes to the `ocr` pipeline and a speech recording to `vad`. The server then stays up until
-Ctrl-C, or ends at once with DEMO_ONCE=1. Whatever fails ends the program with the reason and status 1.
+A picture with known text goes to the `ocr` pipeline, a speech recording to `vad`, and a question to SmolLM2, whose
+answer is printed as it is written. The server then stays up until Ctrl-C, or ends at once with DEMO_ONCE=1. Whatever
+fails ends the program with the reason and status 1.
 """
 
 from __future__ import annotations
 
+import http.client
 import io
+import json
 import os
 import shlex
 import signal
@@ -14,6 +17,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any
@@ -26,7 +30,7 @@ if TYPE_CHECKING:
 
 __all__ = ["RECIPES", "DemoFailed", "Server", "main"]
 
-RECIPES = ("ocr", "vad")
+RECIPES = ("ocr", "vad", "smollm2")
 
 _HOST = "127.0.0.1"
 _PORT = 8000
@@ -38,6 +42,9 @@ _TEXT = (
     "Total: 48.50 EUR",
 )
 _SPEECH = ("The water runs down the headrace", "and turns the wheel.")
+_CHAT_MODEL = "smollm2"
+_QUESTION = "Why is the sky blue?"
+_ANSWER_TOKENS = 120
 _CLIPS = Path(__file__).parents[3] / "tests" / "golden" / "data"
 
 
@@ -58,6 +65,7 @@ def main() -> int:
         with Server(repo, home / "server.log") as server:
             _read_picture(server, home / "picture.png")
             _find_speech(server, home / "speech.wav")
+            _chat(server)
             if os.environ.get("DEMO_ONCE") != "1":
                 header = "Content-Type: image/png"
                 picture = shlex.quote(f"{home}/picture.png")
@@ -65,6 +73,8 @@ def main() -> int:
                 _say("Ctrl-C stops it; from another terminal, in this folder:")
                 _say(f"try: curl -sS --data-binary @{picture} -H '{header}' {server.url}/v1/pipelines/ocr")
                 _say(f"try: {_command()} infer ocr {picture} --url {server.url}")
+                asked = json.dumps(_question(stream=False))
+                _say(f"try: curl -sS -d {shlex.quote(asked)} {server.url}/v1/chat/completions")
                 server.wait()
         _say(f"the server has been stopped; its log is {server.log}; to keep one running:")
         _say(f"try: {_command()} serve {shlex.quote(str(repo))}")
@@ -125,6 +135,32 @@ def _find_speech(server: Server, path: Path) -> None:
     print(f"  in {took_ms:.0f} ms")
     if not answer["segments"]:
         raise DemoFailed("no speech was found in the recording")
+
+
+def _chat(server: Server) -> None:
+    """Ask the language model; the answer is printed piece by piece, then how fast it came."""
+    _say(f"asking {_CHAT_MODEL}: {_QUESTION}")
+    print("  answered   ", end="", flush=True)
+    began_s, first_s = time.perf_counter(), 0.0
+    usage: dict[str, Any] = {}
+    for event in server.events("/v1/chat/completions", _question(stream=True)):
+        for choice in event["choices"]:
+            text = choice["delta"].get("content", "")
+            first_s = first_s or (time.perf_counter() if text else 0.0)
+            print(text.replace("\n", "\n             "), end="", flush=True)
+        usage = event.get("usage") or usage
+    took_s, tokens = time.perf_counter() - first_s, usage.get("completion_tokens", 0)
+    if tokens < 2:
+        raise DemoFailed(f"{_CHAT_MODEL} answered nothing")
+    print(
+        f"\n  {tokens} tokens, {(tokens - 1) / took_s:.0f} tokens/s, the first after {(first_s - began_s) * 1e3:.0f} ms"
+    )
+
+
+def _question(*, stream: bool) -> dict[str, Any]:
+    asked: dict[str, Any] = {"model": _CHAT_MODEL, "messages": [{"role": "user", "content": _QUESTION}]}
+    asked |= {"max_tokens": _ANSWER_TOKENS, "temperature": 0}
+    return {**asked, "stream": True, "stream_options": {"include_usage": True}} if stream else asked
 
 
 def _picture(lines: tuple[str, ...]) -> bytes:
@@ -200,6 +236,26 @@ class Server:
         except HeadraceError as error:
             raise DemoFailed(f"pipeline {pipeline!r}: {error}{self._tail()}") from error
         return answer, (time.perf_counter() - began) * 1e3
+
+    def events(self, path: str, body: Any) -> Iterator[Any]:
+        """Post JSON and take the server-sent events of the answer as they come."""
+        connection = http.client.HTTPConnection(self.url.removeprefix("http://"), timeout=_START_S)
+        try:
+            connection.request("POST", path, json.dumps(body), {"content-type": "application/json"})
+            response = connection.getresponse()
+            if response.status != 200:
+                raise DemoFailed(f"{path}: status {response.status}: {response.read().decode()}{self._tail()}")
+            for line in response:
+                data = line.decode().strip().removeprefix("data: ")
+                if data and data != "[DONE]":
+                    event = json.loads(data)
+                    if "error" in event:
+                        raise DemoFailed(f"{path}: {event['error']['message']}{self._tail()}")
+                    yield event
+        except (OSError, http.client.HTTPException) as error:
+            raise DemoFailed(f"{path}: {error}{self._tail()}") from error
+        finally:
+            connection.close()
 
     def wait(self) -> None:
         """Block until the server ends by itself, which is a failure."""
