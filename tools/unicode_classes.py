@@ -1,20 +1,19 @@
-"""Classes of all characters: the Unicode character database in, src/headrace/llm/tokenizer/unicode.bin out.
+"""Classes of all characters: the Unicode character database in, src/headrace/llm/tokenizer/unicode.txt out.
 
     pip install unicodedata2==15.1.0 && python tools/unicode_classes.py
 
 The version is that of llama.cpp. A table of our own makes the same tokens under every Python, whose tables differ.
-The file holds a little-endian uint32 for each stretch of characters of one class: first character << 8 | class.
+The file has a line for each stretch of characters of one class: the first character in hexadecimal, and the class.
 """
 
 from __future__ import annotations
 
-import struct
 from itertools import groupby
 from pathlib import Path
 
 import unicodedata2
 
-OUT = Path(__file__).resolve().parents[1] / "src" / "headrace" / "llm" / "tokenizer" / "unicode.bin"
+OUT = Path(__file__).resolve().parents[1] / "src" / "headrace" / "llm" / "tokenizer" / "unicode.txt"
 VERSION = "15.1.0"
 
 # As in headrace.llm.tokenizer.classes.
@@ -33,7 +32,7 @@ def main() -> None:
     if unicodedata2.unidata_version != VERSION:
         raise SystemExit(f"expected unicodedata2 {VERSION}, got {unicodedata2.unidata_version}")
     runs = [(next(codes), kind) for kind, codes in groupby(range(0x110000), class_of)]
-    OUT.write_bytes(b"".join(struct.pack("<I", first << 8 | kind) for first, kind in runs))
+    OUT.write_text("".join(f"{first:x} {kind}\n" for first, kind in runs))
     print(f"{OUT}: {len(runs)} stretches, {OUT.stat().st_size} bytes")
 
 

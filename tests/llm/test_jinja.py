@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from headrace.errors import InvalidInput, LoadFailed, StageFailed
-from headrace.llm import jinja
+from headrace.llm import bounds
 from headrace.llm.jinja import compile_template
 
 HOSTILE = [
@@ -68,13 +68,13 @@ def _render(source: str, **variables: object) -> str:
 
 @pytest.mark.parametrize("source", HOSTILE)
 def test_no_template_goes_out_of_bounds(monkeypatch, source):
-    monkeypatch.setattr(jinja, "MAX_STEPS", 20_000)
+    monkeypatch.setattr(bounds, "MAX_STEPS", 20_000)
     with pytest.raises(StageFailed, match="chat template"):
         _render(source)
 
 
 def test_time_is_bounded_whatever_a_step_takes(monkeypatch):
-    monkeypatch.setattr(jinja, "MAX_SECONDS", 0.05)
+    monkeypatch.setattr(bounds, "MAX_SECONDS", 0.05)
     with pytest.raises(StageFailed, match="steps or"):
         _render("{% set s = 'x' * 1000000 %}{% for i in range(99999) %}{% if s.upper() %}{% endif %}{% endfor %}")
 

@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from threading import Lock
 from typing import Any, TypeAlias
 
-from headrace.core.extras import require
 from headrace.errors import InvalidInput
+from headrace.llm.jinja import compile_template
 from headrace.llm.messages import Message, check_messages, check_tools
 from headrace.llm.templates import default_template
 from headrace.llm.tokenizer import Tokenizer
@@ -104,9 +104,6 @@ class Chat:
 
     def _template(self, source: str) -> Render:
         if (render := self._compiled.get(source)) is None:
-            require("jinja2", "llm")
-            from headrace.llm.jinja import compile_template
-
             with self._compiling:
                 render = self._compiled[source] = compile_template(source, "tokenizer.chat_template")
         return render

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 __all__ = ["classify", "compile_pattern"]
 
-_CLASSES = Path(__file__).with_name("unicode.bin")
+_CLASSES = Path(__file__).with_name("unicode.txt")
 """Of Unicode 15.1, made by tools/unicode_classes.py."""
 _PLANES = 0x40000  # all letters, numbers and symbols; beyond lie marks and private use
 _CATEGORIES = {"White": 1, "Lu": 2, "Ll": 3, "Lt": 4, "Lm": 5, "Lo": 6, "M": 7, "N": 8, "P": 9, "S": 10}
@@ -95,9 +95,9 @@ def _members(name: str) -> str:
 
 def _kinds() -> npt.NDArray[np.uint8]:
     """uint8[_PLANES + 2]: the category of every character; the last two are of others and of marks beyond."""
-    runs = np.frombuffer(_CLASSES.read_bytes(), "<u4")
-    firsts = np.append(runs >> 8, 0x110000)
-    whole = np.repeat((runs & 0xFF).astype(np.uint8), np.diff(firsts))
+    words = _CLASSES.read_text("ascii").split()
+    firsts = [int(word, 16) for word in words[::2]]
+    whole = np.repeat(np.array(words[1::2], np.uint8), np.diff([*firsts, 0x110000]))
     return np.append(whole[:_PLANES], np.array([0, _CATEGORIES["M"]], np.uint8))
 
 
