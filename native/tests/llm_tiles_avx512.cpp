@@ -79,7 +79,7 @@ struct Emulation {
 }  // namespace
 
 HEADRACE_MATMUL(matmul_tiles_emulated) {
-  matmul_tiles<Emulation>({&weights, &x, first_strip, first_row, n_rows, out, stride, store, scratch}, last_strip);
+  matmul_tiles<Emulation>({&weights, &x, first_strip, last_strip, first_row, n_rows, out, stride, store, scratch});
 }
 
 int tile_faults() {

@@ -32,7 +32,7 @@ struct Hardware {  // tile 0: sums, 1: x, 2: weights
 }  // namespace
 
 HEADRACE_MATMUL(matmul_amx) {
-  matmul_tiles<Hardware>({&weights, &x, first_strip, first_row, n_rows, out, stride, store, scratch}, last_strip);
+  matmul_tiles<Hardware>({&weights, &x, first_strip, last_strip, first_row, n_rows, out, stride, store, scratch});
 }
 
 }  // namespace headrace::llm

@@ -10,7 +10,7 @@ template <Format F, int M>
 void direct(const std::byte* strip, std::size_t blocks, const QuantisedRow (&x)[M], __m512 (&acc)[M]) {
   for (int m = 0; m < M; ++m) acc[m] = _mm512_setzero_ps();
   for (std::size_t b = 0; b < blocks; ++b, strip += block_bytes(F)) {
-    _mm_prefetch(reinterpret_cast<const char*>(strip) + 4096, _MM_HINT_T0);
+    stream<F>(strip);
     __m512i w[8];
     expand<F>(strip, w);
     const std::byte* scales = strip + code_bytes(F.codes);
@@ -54,14 +54,16 @@ void widen(const std::byte* strips, std::size_t strip_bytes, std::size_t blocks,
   }
 }
 
-/// S widened strips times M rows.
+/// S widened strips times M rows; the strips at `ahead`, if any, are asked for on the way.
 template <Format F, int S, int M>
-void tile(const std::byte* wide, std::size_t blocks, const QuantisedRow (&x)[M], __m512 (&acc)[M][S]) {
+void tile(const std::byte* wide, std::size_t blocks, const QuantisedRow (&x)[M], __m512 (&acc)[M][S],
+          const std::byte* ahead) {
   for (auto& row : acc) {
     for (auto& lane : row) lane = _mm512_setzero_ps();
   }
   for (std::size_t b = 0; b < blocks; ++b, wide += wide_bytes<F, S>) {
     const std::byte* scales = wide + 512 * S;
+    if (ahead != nullptr) fetch<F>(ahead + b * S * block_bytes(F), S);
     for (int g = 0; g < groups<F>; ++g) {
       __m512i sum[M][S];
       for (int m = 0; m < M; ++m) {
@@ -117,7 +119,7 @@ struct Many {  // rows of S widened strips; 6 x 2 integer and as many float sums
     QuantisedRow x[M];
     call.rows(first, x);
     __m512 acc[M][S];
-    tile<F, S, M>(call.scratch, call.weights->blocks(), x, acc);
+    tile<F, S, M>(call.scratch, call.weights->blocks(), x, acc, call.next(strip, S, first));
     for (std::size_t s = 0; s < S; ++s) {
       for (std::size_t m = 0; m < M; ++m) put(call, strip + s, first + m, acc[m][s]);
     }
@@ -130,24 +132,23 @@ void wide(const Call& call, std::size_t strip) {
   sweep<Many<F, S>>(call, strip);
 }
 
-inline constexpr std::size_t wide_from_rows = 17;
-
 template <Format F>
-void multiply(const Call& call, std::size_t last_strip) {
+void multiply(const Call& call) {
+  constexpr std::size_t wide_from_rows = slow_to_expand<F> ? 9 : 25;
   std::size_t strip = call.first_strip;
   if (call.n_rows < wide_from_rows) {
-    for (; strip < last_strip; ++strip) sweep<Few<F>>(call, strip);
+    for (; strip < call.last_strip; ++strip) sweep<Few<F>>(call, strip);
     return;
   }
-  for (; strip + 2 <= last_strip; strip += 2) wide<F, 2>(call, strip);
-  if (strip < last_strip) wide<F, 1>(call, strip);
+  for (; strip + 2 <= call.last_strip; strip += 2) wide<F, 2>(call, strip);
+  if (strip < call.last_strip) wide<F, 1>(call, strip);
 }
 
 }  // namespace
 
 HEADRACE_MATMUL(matmul_avx512) {
-  const Call call{&weights, &x, first_strip, first_row, n_rows, out, stride, store, scratch};
-  with_format(weights.format, [&]<Format F>() { multiply<F>(call, last_strip); });
+  const Call call{&weights, &x, first_strip, last_strip, first_row, n_rows, out, stride, store, scratch};
+  with_format(weights.format, [&]<Format F>() { multiply<F>(call); });
 }
 
 }  // namespace headrace::llm

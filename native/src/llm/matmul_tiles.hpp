@@ -70,10 +70,10 @@ inline void block_sums(const std::byte* wide, const std::int8_t* codes, std::siz
   }
 }
 
-/// A widened strip times 16 rows of activations from `row` on.
+/// A widened strip times 16 rows of activations from `row` on; the strip at `ahead`, if any, is asked for on the way.
 template <class Tiles, Format F>
 void tile_product(const std::byte* wide, std::size_t blocks, const Activations& x, std::size_t row,
-                  __m512 (&acc)[tile_rows]) {
+                  __m512 (&acc)[tile_rows], const std::byte* ahead) {
   const QuantisedRow first = x.row(row);
   alignas(64) std::int32_t sums[2][groups<F> * 256];  // of a block in the tiles and of the one before in the vectors
   for (auto& lane : acc) lane = _mm512_setzero_ps();
@@ -82,6 +82,7 @@ void tile_product(const std::byte* wide, std::size_t blocks, const Activations& 
     if (b + 1 < blocks) {
       block_sums<Tiles, F>(wide + wide_bytes<F, 1>, first.codes + (b + 1) * block_cols, x.cols, sums[(b + 1) % 2]);
     }
+    if (ahead != nullptr) fetch<F>(ahead + b * block_bytes(F));
     const std::byte* table = wide + 512;
     const std::int32_t* sum = sums[b % 2];
     for (int g = 0; g < groups<F>; ++g) {
@@ -127,22 +128,22 @@ inline Activations padded(const Activations& x, std::size_t row, std::size_t n, 
 
 /// Rows of `call` in tiles of 16; `n_rows` of the rest, if any, are padded.
 template <class Tiles, Format F>
-void multiply_tiles(const Call& call, std::size_t last_strip) {
+void multiply_tiles(const Call& call) {
   const std::size_t blocks = call.weights->blocks();
   const std::size_t rest = call.n_rows % tile_rows;
   const std::size_t whole = call.n_rows - rest;
   const Activations last =
       rest == 0 ? Activations{} : padded(*call.x, call.first_row + whole, rest, call.scratch + blocks * 768);
   Tiles::configure(tile_config_of<F.group>);
-  for (std::size_t strip = call.first_strip; strip < last_strip; ++strip) {
+  for (std::size_t strip = call.first_strip; strip < call.last_strip; ++strip) {
     widen_signed<F>(call.strip(strip), blocks, call.scratch);
     __m512 acc[tile_rows];
     for (std::size_t row = 0; row < whole; row += tile_rows) {
-      tile_product<Tiles, F>(call.scratch, blocks, *call.x, call.first_row + row, acc);
+      tile_product<Tiles, F>(call.scratch, blocks, *call.x, call.first_row + row, acc, call.next(strip, 1, row));
       for (std::size_t m = 0; m < tile_rows; ++m) put(call, strip, row + m, acc[m]);
     }
     if (rest > 0) {
-      tile_product<Tiles, F>(call.scratch, blocks, last, 0, acc);
+      tile_product<Tiles, F>(call.scratch, blocks, last, 0, acc, call.next(strip, 1, whole));
       for (std::size_t m = 0; m < rest; ++m) put(call, strip, whole + m, acc[m]);
     }
   }
@@ -151,17 +152,17 @@ void multiply_tiles(const Call& call, std::size_t last_strip) {
 
 /// The kernel, whatever the number of rows: few of them go to the vectors.
 template <class Tiles>
-void matmul_tiles(const Call& call, std::size_t last_strip) {
+void matmul_tiles(const Call& call) {
   const std::size_t rest = call.n_rows % tile_rows;
   const std::size_t few = call.n_rows < tile_rows || rest < tile_least ? rest : 0;
   const std::size_t many = call.n_rows - few;
   if (many > 0) {
     Call tiles = call;
     tiles.n_rows = many;
-    with_format(call.weights->format, [&]<Format F>() { multiply_tiles<Tiles, F>(tiles, last_strip); });
+    with_format(call.weights->format, [&]<Format F>() { multiply_tiles<Tiles, F>(tiles); });
   }
   if (few > 0) {
-    matmul_avx512(*call.weights, call.first_strip, last_strip, *call.x, call.first_row + many, few,
+    matmul_avx512(*call.weights, call.first_strip, call.last_strip, *call.x, call.first_row + many, few,
                   call.out + many * call.stride, call.stride, call.store, call.scratch);
   }
 }

@@ -90,12 +90,14 @@ inline __m256i dot(const __m256i (&w)[8], const std::int8_t* codes, int first, i
 #endif
 }
 
-/// One strip times M rows, from packed blocks or widened ones.
+/// One strip times M rows, from packed blocks or widened ones; the strip at `ahead`, if any, is asked for on the way.
 template <Format F, int M, bool Wide>
-void product(const std::byte* strip, std::size_t blocks, const QuantisedRow (&x)[M], __m256 (&acc)[M][2]) {
+void product(const std::byte* strip, std::size_t blocks, const QuantisedRow (&x)[M], __m256 (&acc)[M][2],
+             const std::byte* ahead) {
   for (auto& row : acc) row[0] = row[1] = _mm256_setzero_ps();
   for (std::size_t b = 0; b < blocks; ++b, strip += Wide ? wide_bytes<F, 1> : block_bytes(F)) {
-    if constexpr (!Wide) _mm_prefetch(reinterpret_cast<const char*>(strip) + 4096, _MM_HINT_T0);
+    if constexpr (!Wide) stream<F>(strip);
+    if (Wide && ahead != nullptr) fetch<F>(ahead + b * block_bytes(F));
     for (int h = 0; h < 2; ++h) {
       __m256i w[8];
       __m256 table[tables<F>];
@@ -147,7 +149,8 @@ struct Rows {
     QuantisedRow x[M];
     call.rows(first, x);
     __m256 acc[M][2];
-    product<F, M, Wide>(Wide ? call.scratch : call.strip(strip), call.weights->blocks(), x, acc);
+    product<F, M, Wide>(Wide ? call.scratch : call.strip(strip), call.weights->blocks(), x, acc,
+                        Wide ? call.next(strip, 1, first) : nullptr);
     const __m256 multiplier = _mm256_set1_ps(call.weights->multiplier);
     const int lanes = static_cast<int>(call.lanes(strip));
     for (int m = 0; m < M; ++m) {
@@ -169,15 +172,16 @@ struct Rows {
 };
 
 template <Format F>
-void multiply(const Call& call, std::size_t last_strip) {
-  constexpr std::size_t wide_from_rows = 17;
-  for (std::size_t strip = call.first_strip; strip < last_strip; ++strip) {
-    if (call.n_rows < wide_from_rows) {
-      sweep<Rows<F, false>>(call, strip);
-    } else {
-      widen<F>(call.strip(strip), call.weights->blocks(), call.scratch);
-      sweep<Rows<F, true>>(call, strip);
+void multiply(const Call& call) {
+  for (std::size_t strip = call.first_strip; strip < call.last_strip; ++strip) {
+    if constexpr (slow_to_expand<F>) {
+      if (call.n_rows > 16) {
+        widen<F>(call.strip(strip), call.weights->blocks(), call.scratch);
+        sweep<Rows<F, true>>(call, strip);
+        continue;
+      }
     }
+    sweep<Rows<F, false>>(call, strip);
   }
 }
 
