@@ -18,6 +18,9 @@ import pytest
 from typer.testing import CliRunner
 
 from headrace.cli import app
+from headrace.cli.chat import Conversation
+from headrace.errors import InvalidInput
+from headrace.llm import Engine, SamplingParams
 from headrace.testing.language import END_ID, save_language_model
 
 
@@ -136,6 +139,20 @@ def test_each_line_of_a_pipe_is_a_question(run) -> None:
     assert run("chat", *options, stdin="And then?\n").splitlines() != answers[1:], "the second knows of the first"
 
 
+def test_the_oldest_turns_make_room_for_the_newest(model: Path) -> None:
+    with Engine.load(model, 1, max_context=128) as engine:
+        talk = Conversation(engine, SamplingParams(max_tokens=20), "Be brief.")
+        told = [talk.ask("Hello") for _ in range(8)]
+        assert [message["role"] for message in talk.messages[:3]] == ["system", "user", "assistant"]
+        assert "messages forgotten" not in told[0]
+        assert "the oldest 2 messages forgotten" in told[-1]
+        kept = list(talk.messages)
+        with pytest.raises(InvalidInput, match="context of 128"):
+            talk.ask("Hello " * 100)
+        assert talk.messages == kept[:1] + kept[len(kept) - len(talk.messages) + 1 :]
+        assert talk.ask("Hello").startswith("[20 tokens")
+
+
 class Terminal:
     """A command in a pseudo-terminal."""
 
@@ -159,7 +176,7 @@ class Terminal:
             left_s = deadline_s - time.monotonic()
             if left_s <= 0 or not select.select([self._main], [], [], left_s)[0]:
                 raise AssertionError(f"no {pattern!r} in {self._unread!r}")
-            self._unread += os.read(self._main, 65536).decode()
+            self._unread += os.read(self._main, 65536).decode("utf-8", "replace")
         text, self._unread = self._unread[: found.end()], self._unread[found.end() :]
         return text
 

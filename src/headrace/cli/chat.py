@@ -109,9 +109,10 @@ class Conversation:
         text, tokens, first_s, cut = "", 0, 0.0, ""
         began_s = time.perf_counter()
         try:
-            with self._engine.generate(self.messages, self._sampling, truncate=True) as generation:
-                if generation.truncated_tokens:
-                    cut = f", {generation.truncated_tokens} tokens of the beginning left out"
+            sampling, forgotten = self._fit()
+            if forgotten:
+                cut = f", the oldest {forgotten} messages forgotten"
+            with self._engine.generate(self.messages, sampling) as generation:
                 try:
                     for chunk in generation:
                         first_s = first_s or time.perf_counter() - began_s
@@ -128,6 +129,22 @@ class Conversation:
         rest_s = time.perf_counter() - began_s - first_s
         speed = f", {(tokens - 1) / rest_s:.0f} tokens/s" if tokens > 1 and rest_s > 0 else ""
         return f"[{tokens} tokens{speed}, first after {first_s * 1e3:.0f} ms{cut}]"
+
+    def _fit(self) -> tuple[SamplingParams, int]:
+        """Forget the oldest turns until the context has room for an answer; how many messages that were, and the
+        parameters for what room there is. A question that does not fit alone is left to the engine to refuse."""
+        from msgspec.structs import replace
+
+        chat, context = self._engine.chat, self._engine.settings.max_context
+        assert chat is not None, "a loaded model has a template"
+        limit = self._sampling.max_tokens or context
+        first, forgotten = (1 if self.system else 0), 0
+        while (n_prompt := len(chat.encode(self.messages))) + min(limit, context // 4) > context:
+            if len(self.messages) < first + 3:
+                break
+            del self.messages[first : first + 2]
+            forgotten += 2
+        return replace(self._sampling, max_tokens=max(1, min(limit, context - n_prompt))), forgotten
 
     def save(self, path: Path) -> None:
         """Write the messages as JSON. Raises `OSError`."""

@@ -84,3 +84,10 @@ def test_text_before_a_call_is_not_held_back():
     reader = ToolReader(TOOLS)
     assert "".join(reader.feed("Well, ")) + "".join(reader.feed("let me see <tool")) == "Well, let me see "
     assert list(reader.feed("_call>")) == []
+
+
+@pytest.mark.parametrize("answer", [f"<tool_call>{CALL}</tool_call>" * 2, f"[{CALL}, {CALL}]"])
+def test_where_one_call_is_wanted_the_others_are_dropped(answer):
+    reader = ToolReader(TOOLS, single=True)
+    assert list(reader.feed(answer, last=True)) == reader.calls
+    assert len(reader.calls) == 1

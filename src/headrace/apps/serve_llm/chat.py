@@ -41,6 +41,7 @@ class ChatHandler:
             raise BadRequest("messages", "expected at least one")
         model = self._models.find(asked.model)
         tools = offered(asked)
+        single = asked.parallel_tool_calls is False
         sampling = chat_params(asked, forced_call(asked))
         stream, usage = check_stream(asked)
         messages = _plain(asked.messages)
@@ -53,18 +54,20 @@ class ChatHandler:
         async with self._models.begin(request, model, begin, long=sampling.grammar is not None) as generation:
             with generation:
                 if stream:
-                    await _stream(request, model, generation, tools, usage=usage)
+                    await _stream(request, model, generation, tools, single=single, usage=usage)
                 else:
-                    await _whole(request, model, generation, tools)
+                    await _whole(request, model, generation, tools, single=single)
 
 
-async def _whole(request: Request, model: LanguageModel, generation: Generation, tools: Sequence[Tool]) -> None:
+async def _whole(
+    request: Request, model: LanguageModel, generation: Generation, tools: Sequence[Tool], *, single: bool
+) -> None:
     tally, choices = Tally(), []
     for chunk in await generation.acollect():
         tally.add(chunk)
         text, calls = chunk.text, []
         if tools:
-            reader = ToolReader(tools)
+            reader = ToolReader(tools, single=single)
             text = "".join([piece for piece in reader.feed(text, last=True) if isinstance(piece, str)])
             calls = tool_calls(reader.calls)
         message: dict[str, Any] = {"role": "assistant", "content": text if text or not calls else None}
@@ -98,6 +101,7 @@ async def _stream(
     generation: Generation,
     tools: Sequence[Tool],
     *,
+    single: bool,
     usage: bool,
 ) -> None:
     events = ChatEvents(new_id("chatcmpl"), model.name, usage=usage, truncated_tokens=generation.truncated_tokens)
@@ -112,7 +116,7 @@ async def _stream(
                 begun.add(chunk.index)
                 pieces.append(events.role(chunk.index))
             if tools:
-                reader = readers.setdefault(chunk.index, ToolReader(tools))
+                reader = readers.setdefault(chunk.index, ToolReader(tools, single=single))
                 pieces += _with_tools(events, chunk, reader)
             elif chunk.text or chunk.logprobs:
                 pieces.append(events.text(chunk.index, chunk.text, chat_logprobs(chunk.logprobs)))

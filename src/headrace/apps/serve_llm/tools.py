@@ -69,11 +69,12 @@ class ToolReader:
     """Parts one answer, as it comes, into text and calls. Holds back what may still become a call.
 
     Attributes:
-        calls: Calls found so far.
+        calls: Calls found so far; no more than one where only a `single` one is wanted.
     """
 
-    def __init__(self, tools: Sequence[Tool]) -> None:
+    def __init__(self, tools: Sequence[Tool], *, single: bool = False) -> None:
         self.calls: list[ToolCall] = []
+        self._single = single
         self._names = {tool.function.name for tool in tools}
         self._held = ""
         self._began = False
@@ -90,7 +91,7 @@ class ToolReader:
                     return
                 if last and (calls := self._whole(bare)):
                     self._held = ""
-                    yield from calls
+                    yield from self._wanted(calls)
                     return
                 self._began = True
             before, tag, rest = self._held.partition(OPEN)
@@ -110,7 +111,7 @@ class ToolReader:
             self._held = after.lstrip(WHITESPACE) if calls else after
             if before.strip(WHITESPACE) or not calls:
                 yield before if calls else before + tag + inside + end
-            yield from calls
+            yield from self._wanted(calls)
 
     def _whole(self, text: str) -> list[ToolCall]:
         for lead in LEADS:
@@ -125,12 +126,15 @@ class ToolReader:
             return []
         found = [self._call(item) for item in (value if isinstance(value, list) else [value])]
         calls = [call for call in found if call is not None]
-        if not calls or len(calls) < len(found):
-            return []
+        return calls if len(calls) == len(found) else []
+
+    def _wanted(self, calls: Sequence[ToolCall]) -> Iterator[ToolCall]:
+        """Those that count, numbered."""
         for call in calls:
-            call.index = len(self.calls)
-            self.calls.append(call)
-        return calls
+            if not (self._single and self.calls):
+                call.index = len(self.calls)
+                self.calls.append(call)
+                yield call
 
     def _call(self, value: Any) -> ToolCall | None:
         if not isinstance(value, dict) or value.get("name") not in self._names:
