@@ -23,10 +23,11 @@ Matmul matmul(Isa isa) {
       return matmul_amx;
 #elif defined(__aarch64__)
     case Isa::neon:
-      return matmul_scalar;
+      return matmul_neon;
     case Isa::dotprod:
-    case Isa::i8mm:
       return matmul_dotprod;
+    case Isa::i8mm:
+      return matmul_i8mm;
 #endif
     default:
       throw Error(ErrorKind::config_error, "this build has no matrix kernel for " + std::string(isa_name(isa)));

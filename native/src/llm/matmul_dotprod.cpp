@@ -1,9 +1,9 @@
-#include "matmul_isas.hpp"
+#include "matmul_q.hpp"
 
 namespace headrace::llm {
 
 HEADRACE_MATMUL(matmul_dotprod) {
-  matmul_scalar(weights, first_strip, last_strip, x, first_row, n_rows, out, stride, store, scratch);
+  multiply({&weights, &x, first_strip, last_strip, first_row, n_rows, out, stride, store, scratch});
 }
 
 }  // namespace headrace::llm

@@ -15,6 +15,8 @@ HEADRACE_MATMUL(matmul_avx2);
 HEADRACE_MATMUL(matmul_avx2vnni);
 HEADRACE_MATMUL(matmul_avx512);
 HEADRACE_MATMUL(matmul_amx);
+HEADRACE_MATMUL(matmul_neon);
 HEADRACE_MATMUL(matmul_dotprod);
+HEADRACE_MATMUL(matmul_i8mm);
 
 }  // namespace headrace::llm
