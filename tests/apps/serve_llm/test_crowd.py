@@ -12,7 +12,7 @@ import pytest
 N_PROMPTS = 12
 
 
-@pytest.mark.parametrize("kv_bytes", [None, 40 * 4096])
+@pytest.mark.parametrize("kv_bytes", [None, 18 * 4096])
 def test_a_crowd_gets_the_answers_it_would_get_alone(start, until, kv_bytes):
     table = "max_batch = 6\nmax_queue = 200\nstep_tokens = 32\n"
     server = start(table + (f"kv_bytes = {kv_bytes}\n" if kv_bytes else ""))
