@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -169,14 +169,16 @@ class Terminal:
     def type(self, text: str) -> None:
         os.write(self._main, text.encode())
 
-    def until(self, pattern: str) -> str:
-        """What comes up to a match of `pattern`, the match included."""
+    def until(self, pattern: str, meanwhile: Callable[[], None] = lambda: None) -> str:
+        """What comes up to a match of `pattern`, the match included; `meanwhile` is done after each silent second."""
         deadline_s = time.monotonic() + 60
         while not (found := re.search(pattern, self._unread)):
-            left_s = deadline_s - time.monotonic()
-            if left_s <= 0 or not select.select([self._main], [], [], left_s)[0]:
+            if time.monotonic() > deadline_s:
                 raise AssertionError(f"no {pattern!r} in {self._unread!r}")
-            self._unread += os.read(self._main, 65536).decode("utf-8", "replace")
+            if select.select([self._main], [], [], 1)[0]:
+                self._unread += os.read(self._main, 65536).decode("utf-8", "replace")
+            else:
+                meanwhile()
         text, self._unread = self._unread[: found.end()], self._unread[found.end() :]
         return text
 
@@ -208,7 +210,7 @@ def test_a_person_asks_stops_saves_and_leaves(terminal: Terminal, tmp_path: Path
     assert re.search(r"\[\d+ tokens, \d+ tokens/s, first after \d+ ms, stopped\]", told)
     terminal.until("> ")
     terminal.interrupt()  # at the prompt it drops the line, no more
-    terminal.until("> ")
+    terminal.until("> ", terminal.interrupt)  # one that comes just before `input` waits is noticed at the next key only
     terminal.type("/help\n")
     terminal.until("Ctrl-C stops the answer")
     terminal.type("/system\n")
