@@ -1,6 +1,8 @@
 """The server as a client sees it: protocol, errors that name their cause, control, readiness, draining."""
 
+import http.client
 import json
+import signal
 import struct
 import subprocess
 import sys
@@ -263,6 +265,23 @@ def test_one_gguf_file_is_served_under_its_own_name(tmp_path, start_at):
     assert (status, answer["usage"]["completion_tokens"]) == (200, 5)
     assert server.stop() == 0
     assert file.exists()
+
+
+def test_a_stream_is_finished_after_sigterm(tmp_path, start_at):
+    server = start_at(save_language_model(tmp_path / "tiny.gguf", context=20_000))
+    body = json.dumps({"model": "tiny", "prompt": "Hello", "max_tokens": 15_000, "stream": True, "temperature": 0})
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
+    connection.request("POST", "/v1/completions", body)
+    response = connection.getresponse()
+    first = response.readline()
+    server.process.send_signal(signal.SIGTERM)
+    rest = response.read().decode()
+    assert first.startswith(b"data: ")
+    assert '"finish_reason":"length"' in rest
+    assert rest.endswith("data: [DONE]\n\n")
+    assert server.process.wait(30) == 0
+    assert "drained" in server.log.read_text()
+    connection.close()
 
 
 def test_a_file_that_is_no_model_is_told(tmp_path):
