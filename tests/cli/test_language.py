@@ -117,7 +117,7 @@ def test_what_is_wrong_is_said(run, args: tuple[str, ...], says: str) -> None:
 
 
 def test_what_is_no_utf_8_is_refused(model: Path) -> None:
-    result = CliRunner().invoke(app, ["generate", str(model)], input=b"caf\xe9")
+    result = CliRunner().invoke(app, ["generate", str(model)], input=b"x\xe9")
     assert "expected UTF-8 text, got byte 0xe9" in str(result.exception)
 
 

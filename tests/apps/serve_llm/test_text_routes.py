@@ -86,7 +86,7 @@ def test_the_generate_extension_answers_whole_or_in_events(served, expected):
 @pytest.mark.parametrize(
     ("parameters", "says"),
     [
-        ({"temprature": 1}, "`temprature`; did you mean `temperature`?"),
+        ({"top_kk": 1}, "`top_kk`; did you mean `top_k`?"),
         ({"temperature": "hot"}, "float"),
         ({"temperature": -1}, "temperature: expected a number from 0"),
         ({"n": 2}, "parameters.n"),
