@@ -12,7 +12,7 @@ from typing import Protocol, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["PAGE_TOKENS", "Batch", "Executor", "Output"]
+__all__ = ["PAGE_TOKENS", "Batch", "Executor", "Floats", "Output"]
 
 PAGE_TOKENS = 16
 """Positions a page holds, for every layer at once."""

@@ -23,7 +23,7 @@ from headrace.llm.trace import Attention, Embed, Gated, Linear, Logits, Trace, W
 from headrace.llm.weight_file import Writer
 from headrace.llm.weights import WeightCache
 
-__all__ = ["KvType", "NativeExecutor", "packed_size"]
+__all__ = ["KvType", "NativeExecutor", "Progress", "packed_size"]
 
 KvType: TypeAlias = Literal["f16", "int8"]
 

@@ -13,6 +13,7 @@ from typing import Literal, TypeAlias
 from headrace.errors import InvalidInput
 
 __all__ = [
+    "Activation",
     "Add",
     "Attention",
     "Embed",
