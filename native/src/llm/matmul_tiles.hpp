@@ -73,9 +73,10 @@ inline void block_sums(const std::byte* wide, const std::int8_t* codes, std::siz
 /// A widened strip times 16 rows of activations from `row` on; the strip at `ahead`, if any, is asked for on the way.
 template <class Tiles, Format F>
 void tile_product(const std::byte* wide, std::size_t blocks, const Activations& x, std::size_t row,
-                  __m512 (&acc)[tile_rows], const std::byte* ahead) {
+                  __m512 (&result)[tile_rows], const std::byte* ahead) {
   const QuantisedRow first = x.row(row);
   alignas(64) std::int32_t sums[2][groups<F> * 256];  // of a block in the tiles and of the one before in the vectors
+  __m512 acc[tile_rows];  // not `result`, so that they stay in registers
   for (auto& lane : acc) lane = _mm512_setzero_ps();
   block_sums<Tiles, F>(wide, first.codes, x.cols, sums[0]);
   for (std::size_t b = 0; b < blocks; ++b, wide += wide_bytes<F, 1>) {
@@ -106,6 +107,7 @@ void tile_product(const std::byte* wide, std::size_t blocks, const Activations& 
       }
     }
   }
+  for (std::size_t m = 0; m < tile_rows; ++m) result[m] = acc[m];
 }
 
 /// The last `n` < 16 rows of a call among rows of zeros, in `at`: 768 bytes a block.
