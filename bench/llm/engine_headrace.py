@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 import time
 from collections.abc import Sequence
-from threading import Thread
 
 from _load import main
 
 from headrace.llm import Engine, SamplingParams
+from headrace.llm.generation import Generation
 
 
 class Headrace:
@@ -19,17 +20,18 @@ class Headrace:
         self._engine = Engine.load(args.model, args.threads, max_context=longest, n_pages=pages, kv_type=args.kv_type)
 
     def run(self, prompts: Sequence[Sequence[int]], n_tokens: int) -> list[float]:
-        params = SamplingParams(max_tokens=n_tokens, ignore_eos=True)
+        return asyncio.run(self._run(prompts, SamplingParams(max_tokens=n_tokens, ignore_eos=True)))
+
+    async def _run(self, prompts: Sequence[Sequence[int]], params: SamplingParams) -> list[float]:
         answers = [self._engine.generate(list(prompt), params) for prompt in prompts]
-        others = [Thread(target=list, args=(answer,)) for answer in answers[1:]]
-        for other in others:
-            other.start()
-        times = []
-        for chunk in answers[0]:
-            times += [time.perf_counter()] * len(chunk.tokens)
-        for other in others:
-            other.join()
-        return times
+        times: list[list[float]] = [[] for _ in answers]
+
+        async def read(answer: Generation, seen: list[float]) -> None:
+            async for chunk in answer:
+                seen += [time.perf_counter()] * len(chunk.tokens)
+
+        await asyncio.gather(*map(read, answers, times))
+        return times[0]
 
 
 if __name__ == "__main__":
