@@ -43,8 +43,8 @@ def resident_mb() -> float:
 
 def measure(subject: Subject, prompt: int, gen: int, streams: list[int], stream_prompt: int, rounds: int) -> dict:
     """Medians over rounds. Prefill: prompt tokens over the time to the first token. Decode: tokens after the first over
-    the time they took. Streams: all tokens of all answers but the first of each, over what they took beyond the time
-    that the same prompts take with one token each."""
+    the time they took. Streams: the second half of the tokens of all answers, over what they took beyond the time of
+    as many answers half as long, so that the time of the prompts falls out."""
     seed = 1
     prefill, decode, ttft_ms, gaps = [], [], [], []
     shares: dict[int, list[float]] = {n: [] for n in streams if n > 1}
@@ -59,10 +59,10 @@ def measure(subject: Subject, prompt: int, gen: int, streams: list[int], stream_
         gaps += [(b - a) * 1e3 for a, b in pairwise(times)]
         for n in shares:
             seed += 1
-            first_s = timed(lambda n=n, seed=seed: subject.run(prompts(n, stream_prompt, seed), 1))
+            half_s = timed(lambda n=n, seed=seed: subject.run(prompts(n, stream_prompt, seed), gen // 2))
             seed += 1
             all_s = timed(lambda n=n, seed=seed: subject.run(prompts(n, stream_prompt, seed), gen))
-            shares[n].append(n * (gen - 1) / (all_s - first_s))
+            shares[n].append(n * (gen - gen // 2) / (all_s - half_s))
     gaps.sort()
     return {
         "prefill_tok_s": round(median(prefill), 1),
