@@ -1,7 +1,7 @@
 // The kernel for processors that multiply tiles (AMX). One product of tiles gives the exact integer sums of 16 rows of
 // activations, 16 rows of weights and one group of columns; these go through memory to AVX-512, which scales and adds
-// them as matmul.hpp says: so the results are the bits of every other kernel, whoever a row belongs to. Sums over whole
-// rows in BF16 would save that way through memory, about half of the time, but not give those bits.
+// them as matmul.hpp says: so the results are the bits of every other kernel, for prompts too. Sums over whole rows in
+// BF16 would save that way through memory, about a third of the time, but not give those bits.
 //
 // `Tiles` has three tiles of one call: sums[16][16] of int32, x[16][group] and weights[group / 4][16][4] of int8. The
 // hardware is one, an emulation for tests another:
@@ -76,7 +76,7 @@ void tile_product(const std::byte* wide, std::size_t blocks, const Activations& 
                   __m512 (&result)[tile_rows], const std::byte* ahead) {
   const QuantisedRow first = x.row(row);
   alignas(64) std::int32_t sums[2][groups<F> * 256];  // of a block in the tiles and of the one before in the vectors
-  __m512 acc[tile_rows];  // not `result`, so that they stay in registers
+  __m512 acc[tile_rows];                              // not `result`, so that they stay in registers
   for (auto& lane : acc) lane = _mm512_setzero_ps();
   block_sums<Tiles, F>(wide, first.codes, x.cols, sums[0]);
   for (std::size_t b = 0; b < blocks; ++b, wide += wide_bytes<F, 1>) {
