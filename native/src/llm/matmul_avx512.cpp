@@ -134,7 +134,7 @@ void wide(const Call& call, std::size_t strip) {
 
 template <Format F>
 void multiply(const Call& call) {
-  constexpr std::size_t wide_from_rows = slow_to_expand<F> ? 9 : 25;
+  constexpr std::size_t wide_from_rows = slow_to_expand<F> ? 9 : 97;
   std::size_t strip = call.first_strip;
   if (call.n_rows < wide_from_rows) {
     for (; strip < call.last_strip; ++strip) sweep<Few<F>>(call, strip);
