@@ -232,6 +232,14 @@ TEST(llm_pack_half_and_brain_floats_as_their_values_in_float) {
   }
 }
 
+TEST(llm_pack_refuses_floats_that_no_scale_reaches) {
+  for (const float bad : {std::numeric_limits<float>::infinity(), std::numeric_limits<float>::quiet_NaN(), -1e30F}) {
+    std::vector<float> x(64, 0.5F);
+    x[40] = bad;
+    for (const int bits : {4, 8}) CHECK_THROWS(headrace::Error, packed_floats(x, 1, bits));
+  }
+}
+
 TEST(llm_pack_refuses_what_it_cannot_read) {
   Blob source(64);
   Blob out(4096);

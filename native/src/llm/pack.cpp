@@ -216,13 +216,24 @@ float bf16_at(const std::byte* row, std::size_t i) {
   return value;
 }
 
+/// The weight, which must be one that float16 scales can reach.
+template <float At(const std::byte*, std::size_t)>
+float weight_at(const std::byte* row, std::size_t i) {
+  const float value = At(row, i);
+  if (!(std::abs(value) <= 65504.0F)) {
+    throw Error(ErrorKind::invalid_input, "column " + std::to_string(i) + " of a row holds " + std::to_string(value) +
+                                              ", which cannot be quantised");
+  }
+  return value;
+}
+
 /// Symmetric 8 bits; the scale is rounded to float16 before the codes are chosen, so that they fit what is stored.
 template <float At(const std::byte*, std::size_t)>
 void quantise8(const std::byte* row, std::size_t block, std::size_t cols, Block& out) {
   const std::size_t first = block * block_cols;
   const std::size_t n = std::min(block_cols, cols - first);
   float largest = 0;
-  for (std::size_t j = 0; j < n; ++j) largest = std::max(largest, std::abs(At(row, first + j)));
+  for (std::size_t j = 0; j < n; ++j) largest = std::max(largest, std::abs(weight_at<At>(row, first + j)));
   float scale = half_to_float(float_to_half(largest / 127));
   while (largest > 127.5F * scale && largest > 0)
     scale = half_to_float(static_cast<std::uint16_t>(float_to_half(scale) + 1));
@@ -241,7 +252,7 @@ void quantise4(const std::byte* row, std::size_t block, std::size_t cols, Block&
   float low = 0;
   float high = 0;
   for (std::size_t j = 0; j < n; ++j) {
-    low = std::min(low, At(row, first + j));
+    low = std::min(low, weight_at<At>(row, first + j));
     high = std::max(high, At(row, first + j));
   }
   const float minimum = half_to_float(float_to_half(low));

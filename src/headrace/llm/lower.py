@@ -1,7 +1,7 @@
 """From a trace to what the native program runs: a `Trace` in, the same operations over numbered buffers out.
 
-Norms move into the product or the sum that reads them, sums into the buffer they add to, and buffers are used again once
-nothing needs their value. What cannot be expressed so is refused; no definition in `headrace.llm.models` needs it.
+Norms move into the product or the sum that reads them, sums into the buffer they add to, and buffers are used again
+once nothing needs their value. What cannot be expressed so is refused; no definition in `headrace.llm.models` needs it.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """What a model computes, as data: a model definition writes a `Trace`, executors replay it.
 
 In: calls of a definition in `headrace.llm.models`, once, at load. Out: a flat list of fused operations over named
-weights, in order. `headrace.llm.reference` replays it in NumPy over dequantised weights, `headrace.llm.kernels` natively over
-packed ones; both read nothing but this list.
+weights, in order. `headrace.llm.reference` replays it in NumPy over dequantised weights, `headrace.llm.kernels`
+natively over packed ones; both read nothing but this list.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A tiny language model for tests: a seed in, a GGUF file of a Llama with random weights and a byte-level tokenizer out.
+"""A tiny language model for tests: a seed in, a GGUF file of a Llama with random weights and a byte tokenizer out.
 
 It loads in milliseconds. Its greedy text is printable ASCII without meaning that never ends by itself: the rows of the
 output for all other tokens are zero.
