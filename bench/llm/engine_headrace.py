@@ -17,7 +17,14 @@ class Headrace:
     def __init__(self, args: argparse.Namespace) -> None:
         longest = max(args.prompt, args.stream_prompt) + args.gen + 16
         pages = max(args.streams) * (-(-longest // 16) + 1)
-        self._engine = Engine.load(args.model, args.threads, max_context=longest, n_pages=pages, kv_type=args.kv_type)
+        self._engine = Engine.load(
+            args.model,
+            args.threads,
+            max_context=longest,
+            n_pages=pages,
+            kv_type=args.kv_type,
+            activation_bits=args.activation_bits,
+        )
 
     def run(self, prompts: Sequence[Sequence[int]], n_tokens: int) -> list[float]:
         return asyncio.run(self._run(prompts, SamplingParams(max_tokens=n_tokens, ignore_eos=True)))

@@ -1,8 +1,8 @@
+#include <algorithm>
+
 #include "check.hpp"
 #include "headrace/error.hpp"
 #include "headrace/llm/ops.hpp"
-
-#include <algorithm>
 #include "llm_bits.hpp"
 
 namespace {
@@ -66,17 +66,18 @@ TEST(llm_ops_every_isa_gives_the_bits_of_the_scalar_one) {
       const std::vector<float> want = run_all(ops(Isa::scalar), x, y);
       for (const Isa isa : headrace::supported_isas()) CHECK(bits::same(run_all(ops(isa), x, y), want));
       if (n % 32 != 0) continue;
-      Quantised first(n);
-      ops(Isa::scalar).rms_norm_quantise(x.data(), y.data(), n, 1e-6F, first.row());
+      Quantised once(n);
+      Quantised rest(n);
+      ops(Isa::scalar).quantise_twice(x.data(), n, once.row(), rest.row());
       for (const Isa isa : headrace::supported_isas()) {
-        std::vector<float> norm(n);
-        Quantised fused(n);
-        Quantised apart(n);
-        ops(isa).rms_norm_quantise(x.data(), y.data(), n, 1e-6F, fused.row());
-        ops(isa).rms_norm(x.data(), y.data(), n, 1e-6F, norm.data());
-        ops(isa).quantise(norm.data(), n, apart.row());
-        CHECK(fused == first);
-        CHECK(apart == first);
+        Quantised alone(n);
+        Quantised coarse(n);
+        Quantised fine(n);
+        ops(isa).quantise(x.data(), n, alone.row());
+        ops(isa).quantise_twice(x.data(), n, coarse.row(), fine.row());
+        CHECK(alone == once);
+        CHECK(coarse == once);
+        CHECK(fine == rest);
       }
     }
   }
@@ -172,6 +173,23 @@ TEST(llm_ops_quantise_is_within_half_a_step_and_sums_are_exact) {
         CHECK(out.isum16[2 * block] == sums[0] && out.isum16[2 * block + 1] == sums[1]);
         CHECK(out.fsum32[block] == out.scale[block] * static_cast<float>(sums[0] + sums[1]));
       }
+    }
+  }
+}
+
+TEST(llm_ops_quantise_twice_is_within_half_a_fine_step) {
+  std::mt19937 random(9);
+  const std::size_t n = 320;
+  const std::vector<float> x = bits::row(random, n, 30.0F);
+  for (const Isa isa : headrace::supported_isas()) {
+    Quantised coarse(n);
+    Quantised fine(n);
+    ops(isa).quantise_twice(x.data(), n, coarse.row(), fine.row());
+    for (std::size_t i = 0; i < n; ++i) {
+      const double step = coarse.scale[i / 32];
+      const double sum = step * coarse.codes[i] + static_cast<double>(fine.scale[i / 32]) * fine.codes[i];
+      CHECK(fine.scale[i / 32] * 127 <= coarse.scale[i / 32] * 0.5001);
+      CHECK(std::fabs(sum - x[i]) <= 0.501 * fine.scale[i / 32] + step * 1e-5);
     }
   }
 }

@@ -51,13 +51,15 @@ inline void quantise(const float* x, std::size_t cols, const QuantisedRow& out) 
   }
 }
 
-inline void rms_norm_quantise(const float* x, const float* weight, std::size_t cols, float eps,
-                              const QuantisedRow& out) {
-  const Lanes scale = broadcast(inverse_rms(x, cols, eps));
+inline void quantise_twice(const float* x, std::size_t cols, const QuantisedRow& coarse, const QuantisedRow& fine) {
   for (std::size_t block = 0; block < cols / kQuantBlock; ++block) {
-    const float* from = x + block * kQuantBlock;
-    const float* by = weight + block * kQuantBlock;
-    quantise_block(load(from) * scale * load(by), load(from + kLanes) * scale * load(by + kLanes), block, out);
+    const std::size_t first = block * kQuantBlock;
+    const Lanes a = load(x + first);
+    const Lanes b = load(x + first + kLanes);
+    quantise_block(a, b, block, coarse);
+    const Lanes scale = broadcast(coarse.scale[block]);
+    const Lanes low = a - scale * load_i8(coarse.codes + first);
+    quantise_block(low, b - scale * load_i8(coarse.codes + first + kLanes), block, fine);
   }
 }
 
@@ -140,8 +142,8 @@ inline void from_f16(const std::uint16_t* x, std::size_t n, float* out) {
 }
 
 inline constexpr Ops kOps = {
-    rms_norm, quantise, rms_norm_quantise, add,      silu_mul, gelu_tanh_mul,
-    softcap,  argmax,   exp_row,           tanh_row, to_f16,   from_f16,
+    rms_norm, quantise, quantise_twice, add,      silu_mul, gelu_tanh_mul,
+    softcap,  argmax,   exp_row,        tanh_row, to_f16,   from_f16,
 };
 
 }  // namespace

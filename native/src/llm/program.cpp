@@ -14,6 +14,7 @@ namespace {
 constexpr std::size_t few_rows = 4;      // up to here every thread quantises for itself
 constexpr std::size_t tile_rows = 16;    // up to here pieces of a product are large
 constexpr std::size_t piece_strips = 2;  // of a product with many rows
+constexpr std::size_t most_strips = 64;  // of a product with few
 constexpr std::size_t counters_per_op = 4;
 
 std::size_t round_up(std::size_t n, std::size_t to) {
@@ -50,15 +51,17 @@ Activations Program::Inputs::view(std::size_t cols) const {
   return {codes.get(), scale.get(), isum16.get(), fsum32.get(), cols};
 }
 
-Program::Program(Isa isa, std::size_t threads, std::size_t max_tokens, const KvShape& kv)
+Program::Program(Isa isa, std::size_t threads, std::size_t max_tokens, std::size_t planes, const KvShape& kv)
     : ops_(ops(isa)),
       matmul_(matmul(isa)),
       attention_(attention_kernels(isa)),
       team_(threads),
       pool_(kv),
       max_tokens_(max_tokens),
+      planes_(planes),
       workers_(threads) {
   if (max_tokens == 0) refuse("max_tokens: expected at least 1, got 0");
+  if (planes != 1 && planes != 2) refuse("planes: expected 1 or 2, got " + number(planes));
 }
 
 // -- building
@@ -196,12 +199,15 @@ void Program::finish() {
   }
   std::size_t attention = 0;
   for (const Plan& plan : plans_) attention = std::max(attention, plan.plan->scratch_floats());
-  many_.make(max_tokens_, widest);
+  many_.make(max_tokens_ * planes_, widest);
   for (Worker& worker : workers_) {
-    worker.few.make(few_rows, widest);
+    worker.few.make(few_rows * planes_, widest);
+    worker.row = allocate<float>(widest);
     worker.scratch = allocate<std::byte>(matmul_scratch_bytes(widest));
     worker.attention = allocate<float>(attention);
-    worker.tile = allocate<float>(std::max({max_tokens_ * piece_strips * strip_rows, tile_rows * widest, widest}));
+    const std::size_t tile = strip_rows * std::max(max_tokens_ * piece_strips, tile_rows * most_strips);
+    worker.tile = allocate<float>(tile);
+    worker.planes = allocate<float>(tile * planes_);
   }
   n_counters_ = program_.size() * counters_per_op + counters_per_op;
   counters_ = std::make_unique<Counter[]>(n_counters_);
@@ -282,7 +288,7 @@ void Program::share(std::size_t rank, std::size_t n, std::size_t grain, Fn&& fn)
 
 std::size_t Program::strip_grain(std::size_t strips, std::size_t n_rows) const {
   if (n_rows > tile_rows) return piece_strips;
-  return std::max<std::size_t>(1, strips / (team_.size() * 4));
+  return std::clamp<std::size_t>(strips / (team_.size() * 4), 1, most_strips);
 }
 
 void Program::rotate(std::size_t token) {
@@ -306,15 +312,16 @@ Activations Program::inputs(const Value& x, std::span<const std::int32_t> rows, 
   const Activations out = (own ? worker.few : many_).view(x.stride);
   const auto one = [&](std::size_t i) {
     const float* in = row(x, rows.empty() ? i : static_cast<std::size_t>(rows[i]));
-    if (weight == nullptr) {
+    if (weight != nullptr) {
+      float* normed = worker.row.get();
+      ops_.rms_norm(in, weight, x.width, norm.eps, normed);
+      std::fill(normed + x.width, normed + x.stride, 0.0F);
+      in = normed;
+    }
+    if (planes_ == 1) {
       ops_.quantise(in, x.stride, out.row(i));
-    } else if (x.width == x.stride) {
-      ops_.rms_norm_quantise(in, weight, x.width, norm.eps, out.row(i));
-    } else {  // padded: the norm is over the true width
-      float* padded = worker.tile.get();
-      ops_.rms_norm(in, weight, x.width, norm.eps, padded);
-      std::fill(padded + x.width, padded + x.stride, 0.0F);
-      ops_.quantise(padded, x.stride, out.row(i));
+    } else {
+      ops_.quantise_twice(in, x.stride, out.row(2 * i), out.row(2 * i + 1));
     }
   };
   if (own) {
@@ -326,6 +333,20 @@ Activations Program::inputs(const Value& x, std::span<const std::int32_t> rows, 
     team_.barrier();
   }
   return out;
+}
+
+void Program::multiply(const PackedMatrix& weights, std::size_t first, std::size_t last, const Activations& x,
+                       std::size_t n_rows, float* out, std::size_t stride, Store store, Worker& worker) const {
+  if (planes_ == 1) return matmul_(weights, first, last, x, 0, n_rows, out, stride, store, worker.scratch.get());
+  const std::size_t width = (last - first) * strip_rows;
+  const std::size_t n = std::min<std::size_t>(last * strip_rows, weights.rows) - first * strip_rows;
+  float* both = worker.planes.get();
+  matmul_(weights, first, last, x, 0, 2 * n_rows, both, width, Store::assign, worker.scratch.get());
+  for (std::size_t i = 0; i < n_rows; ++i, both += 2 * width) {
+    float* to = out + i * stride;
+    ops_.add(both, both + width, n, store == Store::add ? both : to);
+    if (store == Store::add) ops_.add(to, both, n, to);
+  }
 }
 
 void Program::run(const EmbedOp& op, std::size_t rank) {
@@ -357,8 +378,8 @@ void Program::run(const LinearOp& op, std::size_t rank) {
       const std::size_t last = std::min(to - before, w.strips());
       if (first < last) {
         const std::size_t begin = column + first * strip_rows;
-        matmul_(w, first, last, x, 0, n, out.data + begin, out.stride, op.accumulate ? Store::add : Store::assign,
-                workers_[rank].scratch.get());
+        multiply(w, first, last, x, n, out.data + begin, out.stride, op.accumulate ? Store::add : Store::assign,
+                 workers_[rank]);
         if (const float* bias = vector(op.biases[i])) {
           const std::size_t end = column + std::min<std::size_t>(last * strip_rows, w.rows);
           for (std::size_t t = 0; t < n; ++t) {
@@ -385,8 +406,8 @@ void Program::run(const GatedOp& op, std::size_t rank) {
     const std::size_t begin = from * strip_rows;
     const std::size_t width = std::min<std::size_t>(to * strip_rows, gate.rows) - begin;
     const std::size_t stride = (to - from) * strip_rows;
-    matmul_(gate, from, to, x, 0, n, out.data + begin, out.stride, Store::assign, worker.scratch.get());
-    matmul_(up, from, to, x, 0, n, worker.tile.get(), stride, Store::assign, worker.scratch.get());
+    multiply(gate, from, to, x, n, out.data + begin, out.stride, Store::assign, worker);
+    multiply(up, from, to, x, n, worker.tile.get(), stride, Store::assign, worker);
     for (std::size_t t = 0; t < n; ++t) {
       activate(row(out, t) + begin, worker.tile.get() + t * stride, width, row(out, t) + begin);
     }
@@ -457,7 +478,7 @@ void Program::run(const LogitsOp& op, std::size_t rank) {
   share(rank, head.strips(), strip_grain(head.strips(), n), [&](std::size_t from, std::size_t to) {
     const std::size_t begin = from * strip_rows;
     const std::size_t width = std::min<std::size_t>(to * strip_rows, head.rows) - begin;
-    matmul_(head, from, to, x, 0, n, logits + begin, vocab_, Store::assign, workers_[rank].scratch.get());
+    multiply(head, from, to, x, n, logits + begin, vocab_, Store::assign, workers_[rank]);
     for (std::size_t i = 0; op.softcap > 0 && i < n; ++i) ops_.softcap(logits + i * vocab_ + begin, width, op.softcap);
   });
   team_.barrier();

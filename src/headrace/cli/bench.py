@@ -122,6 +122,7 @@ def llm(
     stream_prompt: Annotated[int, typer.Option(min=1, help="Tokens of each prompt with several streams.")] = 128,
     rounds: Annotated[int, typer.Option(min=1, help="Rounds over all engines, alternating between them.")] = 3,
     kv_type: Annotated[str, typer.Option(help="How keys and values are kept: f16 or int8.")] = "f16",
+    activation_bits: Annotated[int, typer.Option(help="Of what matrices are multiplied with: 16 or 8.")] = 16,
     isa: Annotated[str, typer.Option(help="Instruction set of Headrace's kernels; default: the best.")] = "",
     peers: Annotated[str, typer.Option(help="Any of llamacpp, openvino, comma-separated.")] = "",
     peer_python: Annotated[str, typer.Option(help="A Python that has the peers, instead of making one.")] = "",
@@ -131,6 +132,13 @@ def llm(
     from headrace.cli._model import model_file
 
     numbers = {"threads": threads, "prompt": prompt, "gen": gen, "stream-prompt": stream_prompt, "rounds": rounds}
-    texts = {"streams": streams, "kv-type": kv_type, "isa": isa, "peers": peers, "peer-python": peer_python}
+    texts = {
+        "streams": streams,
+        "kv-type": kv_type,
+        "activation-bits": str(activation_bits),
+        "isa": isa,
+        "peers": peers,
+        "peer-python": peer_python,
+    }
     options = [f"--{name}={value}" for name, value in (numbers | texts).items()]
     _run("llm/run.py", str(model_file(model)), *options, *_flag("--json", json))

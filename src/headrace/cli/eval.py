@@ -13,6 +13,7 @@ import typer
 
 from headrace.cli._complete import references
 from headrace.cli._model import MODEL_HELP
+from headrace.errors import InvalidInput
 
 if TYPE_CHECKING:
     from headrace.llm.evaluate import Divergence, Perplexity, Window
@@ -65,6 +66,7 @@ Context = Annotated[int, typer.Option(metavar="N", min=2, help="Tokens of a wind
 Tokens = Annotated[int, typer.Option(metavar="N", min=0, help="Stop after that many tokens of the text; 0: all.")]
 Who = Annotated[ExecutorName, typer.Option(help="What runs the model; int8 is the reference with rounded inputs.")]
 Kv = Annotated[KvName, typer.Option(help="How keys and values are kept.")]
+ActivationBits = Annotated[int, typer.Option(help="Of what the native executor multiplies with: 16 or 8.")]
 Threads = Annotated[int, typer.Option(metavar="N", min=0, help="Threads of the native executor; 0: one a CPU.")]
 Repo = Annotated[
     Path | None, typer.Option(metavar="DIR", envvar="HEADRACE_REPO", help="Model repository. Default: ./models.")
@@ -80,6 +82,7 @@ def perplexity(
     tokens: Tokens = 0,
     executor: Who = ExecutorName.native,
     kv: Kv = KvName.f16,
+    activation_bits: ActivationBits = 16,
     threads: Threads = 0,
     repo: Repo = None,
     as_json: Json = False,
@@ -88,7 +91,7 @@ def perplexity(
     from headrace.llm import evaluate
 
     with opened(model, repo, text, context, tokens) as subject:
-        runner = subject.executor(executor, kv, threads)
+        runner = subject.executor(executor, kv, activation_bits, threads)
         with contextlib.closing(runner), _bar(subject.n_predictions, as_json) as advance:
             found = evaluate.perplexity(runner, subject.windows, progress=advance)
     _print(found, f"perplexity {found.perplexity:.4f} +- {found.error:.4f} over {found.tokens} tokens", as_json)
@@ -102,6 +105,7 @@ def kl(
     tokens: Tokens = 0,
     executor: Who = ExecutorName.native,
     kv: Kv = KvName.f16,
+    activation_bits: ActivationBits = 16,
     threads: Threads = 0,
     repo: Repo = None,
     as_json: Json = False,
@@ -110,7 +114,7 @@ def kl(
     from headrace.llm import evaluate
 
     with opened(model, repo, text, context, tokens) as subject:
-        runner, truth = subject.executor(executor, kv, threads), subject.reference()
+        runner, truth = subject.executor(executor, kv, activation_bits, threads), subject.reference()
         closing = contextlib.closing
         with closing(runner), closing(truth), _bar(subject.n_predictions, as_json) as advance:
             found = evaluate.divergence(runner, truth, subject.windows, progress=advance)
@@ -141,15 +145,22 @@ class Subject:
 
         return -(-max(map(len, self.windows)) // PAGE_TOKENS)
 
-    def executor(self, name: ExecutorName, kv: KvName, threads: int) -> Executor:
+    def executor(self, name: ExecutorName, kv: KvName, activation_bits: int, threads: int) -> Executor:
         """The one that is measured."""
         if name is not ExecutorName.native:
             kept: Literal["float16", "int8"] = "float16" if kv is KvName.f16 else "int8"
             return self.reference(simulate_int8=name is ExecutorName.int8, kv=kept)
         from headrace.llm.kernels import NativeExecutor
 
+        if activation_bits not in (8, 16):
+            raise InvalidInput(f"--activation-bits: expected 8 or 16, got {activation_bits}")
         return NativeExecutor(
-            self.trace, self.checkpoint, n_pages=self.n_pages, threads=threads or None, kv_type=kv.value
+            self.trace,
+            self.checkpoint,
+            n_pages=self.n_pages,
+            threads=threads or None,
+            kv_type=kv.value,
+            activation_bits=8 if activation_bits == 8 else 16,
         )
 
     def reference(self, simulate_int8: bool = False, kv: Literal["exact", "float16", "int8"] = "exact") -> Executor:
@@ -184,8 +195,6 @@ def opened(model: str, repo: Path | None, text: Path | None, context: int, limit
 
 
 def _read(path: Path) -> str:
-    from headrace.errors import InvalidInput
-
     try:
         return path.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:

@@ -33,8 +33,9 @@ struct Ops {
   /// A block below 4e-37 gets scale 0 and codes 0.
   void (*quantise)(const float* x, std::size_t cols, const QuantisedRow& out);
 
-  /// rms_norm, then quantise: the same bits, without the row between them.
-  void (*rms_norm_quantise)(const float* x, const float* weight, std::size_t cols, float eps, const QuantisedRow& out);
+  /// quantise into `coarse`, then what that leaves of x into `fine`, with scales of its own: x is about the sum of
+  /// both, to some 15 bits.
+  void (*quantise_twice)(const float* x, std::size_t cols, const QuantisedRow& coarse, const QuantisedRow& fine);
 
   /// out[n] = x + y.
   void (*add)(const float* x, const float* y, std::size_t n, float* out);
