@@ -103,8 +103,8 @@ class ToolReader:
                 return
             inside, end, after = rest.partition(CLOSE)
             if not end and not last:
-                self._held = tag + rest
-                if before.strip(WHITESPACE):
+                if before.strip(WHITESPACE):  # white space waits: before a call it is dropped
+                    self._held = tag + rest
                     yield before
                 return
             calls = self._parse(inside)
