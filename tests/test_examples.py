@@ -68,7 +68,7 @@ def test_the_readme_serves_an_onnx_model(checkout: Path, tmp_path: Path) -> None
     save_linear(tmp_path / "model.onnx", weights)
     page = checkout / "README.md"
     python = _block(page, "python", "tritonclient")
-    output = _type(f"{_block(page, 'bash', 'headrace serve')}\necho\npython3 - <<'EOF'\n{python}EOF", tmp_path)
+    output = _type(f"{_block(page, 'bash', '--as scorer')}\necho\npython3 - <<'EOF'\n{python}EOF", tmp_path)
     expected = np.array([[1, 2, 3, 4]], np.float32) @ weights
     answer = json.loads(next(line for line in output.splitlines() if line.startswith("{")))
     assert answer["outputs"][0]["data"] == expected.ravel().tolist()
