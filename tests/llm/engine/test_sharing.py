@@ -84,7 +84,7 @@ def test_streams_run_in_every_step_of_anothers_long_prompt(make_engine: MakeEngi
         batch = engine.gate.step()
         batches.append(np.diff(batch.starts).tolist())
     beside = [lengths for lengths in batches if len(lengths) == 6]
-    assert len(beside) >= 25
+    assert len(beside) >= 5, "2,400 tokens take five steps of 512 or more: how many depends on the time steps take"
     assert all(lengths[:5] == [1] * 5 for lengths in beside), "every stream gets its token"
     assert all(lengths[5] <= 512 for lengths in beside)
     engine.gate.open()
