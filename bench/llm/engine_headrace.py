@@ -23,7 +23,7 @@ class Headrace:
             max_context=longest,
             n_pages=pages,
             kv_type=args.kv_type,
-            activation_bits=args.activation_bits,
+            activations=args.activations,
         )
 
     def run(self, prompts: Sequence[Sequence[int]], n_tokens: int) -> list[float]:

@@ -47,7 +47,7 @@ def measure(engine: str, python: str, args: argparse.Namespace, env: dict[str, s
     options = ["--threads", str(args.threads), "--prompt", str(args.prompt), "--gen", str(args.gen)]
     options += ["--streams", args.streams, "--stream-prompt", str(args.stream_prompt), "--rounds", "1"]
     if engine == "headrace":
-        options += ["--kv-type", args.kv_type, "--activation-bits", str(args.activation_bits)]
+        options += ["--kv-type", args.kv_type, "--activations", args.activations]
     command = [python, str(HERE / f"engine_{engine}.py"), args.model, *options]
     done = subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ, **env})
     if done.returncode != 0:
@@ -91,7 +91,7 @@ def main() -> None:
     parser.add_argument("--stream-prompt", type=int, default=128, help="tokens of each prompt with several streams")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--kv-type", default="f16", choices=["f16", "int8"])
-    parser.add_argument("--activation-bits", type=int, default=16, choices=[8, 16])
+    parser.add_argument("--activations", default="mixed", choices=["int8", "mixed", "int8x2"])
     parser.add_argument("--isa", default="", help="instruction set of Headrace's kernels")
     parser.add_argument("--peers", default="", help="llamacpp, openvino, or both, comma-separated")
     parser.add_argument("--peer-python", default="", help="a Python that has the peers, instead of making one")

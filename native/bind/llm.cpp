@@ -71,9 +71,9 @@ void unpack_into(const Read<std::uint8_t>& data, const std::string& type, int bi
 class Owner {
  public:
   Owner(const std::string& isa, std::size_t threads, std::size_t max_tokens, std::size_t n_pages, std::size_t n_layers,
-        std::size_t n_kv_heads, std::size_t head_dim, bool int8, std::size_t planes)
+        std::size_t n_kv_heads, std::size_t head_dim, bool int8, float spike)
       : program_(std::make_unique<Program>(
-            isa.empty() ? best_isa() : choose_isa(isa), threads, max_tokens, planes,
+            isa.empty() ? best_isa() : choose_isa(isa), threads, max_tokens, spike,
             KvShape{n_pages, n_layers, n_kv_heads, head_dim, int8 ? KvDtype::int8 : KvDtype::f16})) {}
 
   Program& program() {
@@ -134,9 +134,9 @@ void bind_llm(nb::module_& m) {
         nb::arg("out"));
   nb::class_<Owner>(m, "Program")
       .def(nb::init<const std::string&, std::size_t, std::size_t, std::size_t, std::size_t, std::size_t, std::size_t,
-                    bool, std::size_t>(),
+                    bool, float>(),
            nb::arg("isa"), nb::arg("threads"), nb::arg("max_tokens"), nb::arg("n_pages"), nb::arg("n_layers"),
-           nb::arg("n_kv_heads"), nb::arg("head_dim"), nb::arg("int8"), nb::arg("planes"))
+           nb::arg("n_kv_heads"), nb::arg("head_dim"), nb::arg("int8"), nb::arg("spike"))
       .def(
           "add_buffer", [](Owner& o, std::size_t width) { return o.program().add_buffer(width); }, nb::arg("width"))
       .def("add_matrix", &Owner::add_matrix, nb::arg("data"), nb::arg("type"), nb::arg("bits"), nb::arg("rows"),

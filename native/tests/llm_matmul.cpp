@@ -62,26 +62,36 @@ struct Matrix {
   Bytes data;
 };
 
-/// Quantised rows in memory of their own.
+/// Quantised rows in memory of their own; every third block or so has a fine one.
 struct Rows {
-  Rows(std::mt19937& random, std::size_t rows, std::size_t cols, Kind kind)
-      : codes(rows * cols), scale(rows * cols / 32), isum16(rows * cols / 16), fsum32(rows * cols / 32) {
-    for (std::size_t i = 0; i < codes.size(); ++i) {
-      const bool up = kind == Kind::extreme && (i / 32 + i / cols) % 2 == 0;
-      codes[i] =
-          static_cast<std::int8_t>(kind == Kind::extreme ? (up ? 127 : -127) : static_cast<int>(random() % 255) - 127);
-      isum16[i / 16] += codes[i];
+  static std::vector<QuantisedBlock> blocks(std::mt19937& random, std::size_t n, Kind kind) {
+    std::vector<QuantisedBlock> made(n);
+    const std::vector<float> scale = kind == Kind::nasty ? bits::nasty_row(random, n, 9) : bits::row(random, n, 0.01F);
+    for (std::size_t b = 0; b < n; ++b) {
+      for (std::size_t i = 0; i < 32; ++i) {
+        made[b].codes[i] = static_cast<std::int8_t>(kind != Kind::extreme ? static_cast<int>(random() % 255) - 127
+                                                    : b % 2 == 0          ? 127
+                                                                          : -127);
+        made[b].halves[i / 16] = static_cast<std::int16_t>(made[b].halves[i / 16] + made[b].codes[i]);
+      }
+      made[b].scale = scale[b];
+      made[b].sum = scale[b] * static_cast<float>(made[b].halves[0] + made[b].halves[1]);
+      made[b].fine = random() % 3 == 0;
     }
-    scale = kind == Kind::nasty ? bits::nasty_row(random, scale.size(), 9) : bits::row(random, scale.size(), 0.01F);
-    for (std::size_t b = 0; b < scale.size(); ++b) {
-      fsum32[b] = scale[b] * static_cast<float>(isum16[2 * b] + isum16[2 * b + 1]);
-    }
-    view = {codes.data(), scale.data(), isum16.data(), fsum32.data(), cols};
+    return made;
   }
-  std::vector<std::int8_t> codes;
-  std::vector<float> scale;
-  std::vector<std::int32_t> isum16;
-  std::vector<float> fsum32;
+  Rows(std::mt19937& random, std::size_t rows, std::size_t cols, Kind kind)
+      : coarse(blocks(random, rows * cols / 32, kind)), fine(blocks(random, rows * cols / 32, kind)) {
+    view = {coarse.data(), fine.data(), cols / 32};
+  }
+  /// What stands for value i of all.
+  [[nodiscard]] double value(std::size_t i) const {
+    const auto of = [i](const std::vector<QuantisedBlock>& rows) {
+      return static_cast<double>(rows[i / 32].scale) * rows[i / 32].codes[i % 32];
+    };
+    return of(coarse) + (coarse[i / 32].fine ? of(fine) : 0.0);
+  }
+  std::vector<QuantisedBlock> coarse, fine;
   Activations view;
 };
 
@@ -202,7 +212,7 @@ TEST(llm_matmul_is_close_to_a_product_in_double) {
         double want = 0;
         double size = 0;
         for (std::size_t j = 0; j < cols; ++j) {
-          const double term = static_cast<double>(weights[j]) * x.scale[(i * cols + j) / 32] * x.codes[i * cols + j];
+          const double term = static_cast<double>(weights[j]) * x.value(i * cols + j);
           want += term;
           size += std::fabs(term);
         }

@@ -13,18 +13,32 @@ using headrace::llm::Ops;
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
+using headrace::llm::QuantisedBlock;
+
+bool same(const QuantisedBlock& a, const QuantisedBlock& b) {
+  return std::equal(std::begin(a.codes), std::end(a.codes), b.codes) && bits::same(a.scale, b.scale) &&
+         bits::same(a.sum, b.sum) && a.halves[0] == b.halves[0] && a.halves[1] == b.halves[1];
+}
+
 /// What quantise() writes, in memory of its own.
 struct Quantised {
-  explicit Quantised(std::size_t cols) : codes(cols), scale(cols / 32), isum16(cols / 16), fsum32(cols / 32) {}
-  headrace::llm::QuantisedRow row() { return {codes.data(), scale.data(), isum16.data(), fsum32.data()}; }
-  bool operator==(const Quantised& other) const {
-    return bits::same(codes, other.codes) && bits::same(scale, other.scale) && bits::same(isum16, other.isum16) &&
-           bits::same(fsum32, other.fsum32);
+  Quantised(const Ops& op, const std::vector<float>& x, float spike) : coarse(x.size() / 32), fine(x.size() / 32) {
+    op.quantise(x.data(), x.size(), spike, {coarse.data(), fine.data()});
   }
-  std::vector<std::int8_t> codes;
-  std::vector<float> scale;
-  std::vector<std::int32_t> isum16;
-  std::vector<float> fsum32;
+  bool operator==(const Quantised& other) const {
+    for (std::size_t b = 0; b < coarse.size(); ++b) {
+      if (!same(coarse[b], other.coarse[b]) || coarse[b].fine != other.coarse[b].fine) return false;
+      if (coarse[b].fine && !same(fine[b], other.fine[b])) return false;
+    }
+    return true;
+  }
+  /// What stands for value i.
+  [[nodiscard]] double value(std::size_t i) const {
+    const QuantisedBlock& block = coarse[i / 32];
+    const double rest = block.fine ? static_cast<double>(fine[i / 32].scale) * fine[i / 32].codes[i % 32] : 0.0;
+    return static_cast<double>(block.scale) * block.codes[i % 32] + rest;
+  }
+  std::vector<QuantisedBlock> coarse, fine;
 };
 
 /// Every float operation over rows x and y, one after the other in one vector.
@@ -66,18 +80,9 @@ TEST(llm_ops_every_isa_gives_the_bits_of_the_scalar_one) {
       const std::vector<float> want = run_all(ops(Isa::scalar), x, y);
       for (const Isa isa : headrace::supported_isas()) CHECK(bits::same(run_all(ops(isa), x, y), want));
       if (n % 32 != 0) continue;
-      Quantised once(n);
-      Quantised rest(n);
-      ops(Isa::scalar).quantise_twice(x.data(), n, once.row(), rest.row());
-      for (const Isa isa : headrace::supported_isas()) {
-        Quantised alone(n);
-        Quantised coarse(n);
-        Quantised fine(n);
-        ops(isa).quantise(x.data(), n, alone.row());
-        ops(isa).quantise_twice(x.data(), n, coarse.row(), fine.row());
-        CHECK(alone == once);
-        CHECK(coarse == once);
-        CHECK(fine == rest);
+      for (const float spike : {0.0F, 2.0F, kInfinity}) {
+        const Quantised scalar(ops(Isa::scalar), x, spike);
+        for (const Isa isa : headrace::supported_isas()) CHECK(Quantised(ops(isa), x, spike) == scalar);
       }
     }
   }
@@ -154,24 +159,22 @@ TEST(llm_ops_exponentials_know_the_infinities) {
 TEST(llm_ops_quantise_is_within_half_a_step_and_sums_are_exact) {
   std::mt19937 random(3);
   for (const Isa isa : headrace::supported_isas()) {
-    for (const float size : {1e-30F, 1.0F, 1e30F}) {
-      const std::vector<float> x = bits::row(random, 320, size);
-      Quantised out(x.size());
-      ops(isa).quantise(x.data(), x.size(), out.row());
-      for (std::size_t i = 0; i < x.size(); ++i) {
-        const float scale = out.scale[i / 32];
-        CHECK(std::fabs(x[i] - scale * static_cast<float>(out.codes[i])) <= 0.50001F * scale);
-      }
-      for (std::size_t block = 0; block < x.size() / 32; ++block) {
+    for (int round = 0; round < 50; ++round) {
+      const std::vector<float> x = bits::row(random, 96, std::ldexp(1.0F, round * 3 - 75));
+      const Quantised out(ops(isa), x, kInfinity);
+      for (std::size_t b = 0; b < out.coarse.size(); ++b) {
+        const QuantisedBlock& block = out.coarse[b];
         int sums[2] = {0, 0};
         int top = 0;
         for (std::size_t i = 0; i < 32; ++i) {
-          sums[i / 16] += out.codes[32 * block + i];
-          top = std::max(top, std::abs(static_cast<int>(out.codes[32 * block + i])));
+          CHECK(std::fabs(x[32 * b + i] - block.scale * static_cast<float>(block.codes[i])) <= 0.50001F * block.scale);
+          sums[i / 16] += block.codes[i];
+          top = std::max(top, std::abs(static_cast<int>(block.codes[i])));
         }
         CHECK(top == 127);
-        CHECK(out.isum16[2 * block] == sums[0] && out.isum16[2 * block + 1] == sums[1]);
-        CHECK(out.fsum32[block] == out.scale[block] * static_cast<float>(sums[0] + sums[1]));
+        CHECK(block.halves[0] == sums[0] && block.halves[1] == sums[1]);
+        CHECK(block.sum == block.scale * static_cast<float>(sums[0] + sums[1]));
+        CHECK(!block.fine);
       }
     }
   }
@@ -179,17 +182,31 @@ TEST(llm_ops_quantise_is_within_half_a_step_and_sums_are_exact) {
 
 TEST(llm_ops_quantise_twice_is_within_half_a_fine_step) {
   std::mt19937 random(9);
-  const std::size_t n = 320;
-  const std::vector<float> x = bits::row(random, n, 30.0F);
+  const std::vector<float> x = bits::row(random, 320, 30.0F);
   for (const Isa isa : headrace::supported_isas()) {
-    Quantised coarse(n);
-    Quantised fine(n);
-    ops(isa).quantise_twice(x.data(), n, coarse.row(), fine.row());
-    for (std::size_t i = 0; i < n; ++i) {
-      const double step = coarse.scale[i / 32];
-      const double sum = step * coarse.codes[i] + static_cast<double>(fine.scale[i / 32]) * fine.codes[i];
-      CHECK(fine.scale[i / 32] * 127 <= coarse.scale[i / 32] * 0.5001);
-      CHECK(std::fabs(sum - x[i]) <= 0.501 * fine.scale[i / 32] + step * 1e-5);
+    const Quantised out(ops(isa), x, 0.0F);
+    for (std::size_t i = 0; i < x.size(); ++i) {
+      const QuantisedBlock& coarse = out.coarse[i / 32];
+      const QuantisedBlock& fine = out.fine[i / 32];
+      CHECK(coarse.fine);
+      CHECK(fine.scale * 127 <= coarse.scale * 0.5001);
+      CHECK(std::fabs(out.value(i) - x[i]) <= 0.501 * fine.scale + coarse.scale * 1e-5);
+    }
+  }
+}
+
+TEST(llm_ops_quantise_twice_only_where_a_number_stands_out) {
+  std::mt19937 random(10);
+  std::vector<float> x = bits::row(random, 256, 0.1F);
+  x[70] = -4.0F;
+  x[200] = 5.0F;
+  for (const Isa isa : headrace::supported_isas()) {
+    const Quantised out(ops(isa), x, 3.0F);
+    const Quantised all(ops(isa), x, 0.0F);
+    for (std::size_t b = 0; b < 8; ++b) {
+      CHECK(same(out.coarse[b], all.coarse[b]));
+      CHECK(out.coarse[b].fine == (b == 70 / 32 || b == 200 / 32));
+      CHECK(!out.coarse[b].fine || same(out.fine[b], all.fine[b]));
     }
   }
 }
@@ -204,17 +221,18 @@ TEST(llm_ops_quantise_rounds_half_to_even_and_survives_what_it_cannot_represent)
     x[96] = 1e-40F;  // its inverse overflows
     x[128 + 3] = 3.4e38F;
     x[128 + 4] = -3.4e38F;
-    Quantised out(x.size());
-    ops(isa).quantise(x.data(), x.size(), out.row());
-    const int want[] = {127, 0, 2, -2, -4, 126};
-    for (std::size_t i = 0; i < std::size(want); ++i) CHECK(out.codes[i] == want[i]);
-    CHECK(out.scale[0] == 1.0F);
-    for (const std::size_t block : {1, 2}) {
-      CHECK(std::isnan(out.scale[block]) && std::isnan(out.fsum32[block]) && out.isum16[2 * block] == 0);
-      for (std::size_t i = 0; i < 32; ++i) CHECK(out.codes[32 * block + i] == 0);
+    for (const float spike : {kInfinity, 3.0F, 0.0F}) {
+      const std::vector<QuantisedBlock> out = Quantised(ops(isa), x, spike).coarse;
+      const int want[] = {127, 0, 2, -2, -4, 126};
+      for (std::size_t i = 0; i < std::size(want); ++i) CHECK(out[0].codes[i] == want[i]);
+      CHECK(out[0].scale == 1.0F);
+      for (const std::size_t b : {1, 2}) {
+        CHECK(std::isnan(out[b].scale) && std::isnan(out[b].sum) && out[b].halves[0] == 0 && !out[b].fine);
+        for (const std::int8_t code : out[b].codes) CHECK(code == 0);
+      }
+      CHECK(out[3].scale == 0.0F && out[3].codes[0] == 0);
+      CHECK(out[4].codes[3] == 127 && out[4].codes[4] == -127 && out[4].halves[0] == 0);
     }
-    CHECK(out.scale[3] == 0.0F && out.codes[96] == 0);
-    CHECK(out.codes[131] == 127 && out.codes[132] == -127 && out.isum16[8] == 0);
   }
 }
 

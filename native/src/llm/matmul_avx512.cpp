@@ -5,6 +5,25 @@
 namespace headrace::llm {
 namespace {
 
+/// Add the products of a block, its codes in `w`, to `acc`.
+template <Format F>
+inline void add_block(const QuantisedBlock& x, const __m512i (&w)[8], const std::byte* tables, __m512& acc) {
+  const __m512 x_scale = _mm512_set1_ps(x.scale);
+  __m512i sum[2] = {_mm512_set1_epi32(origin<F>(x, 0)), _mm512_setzero_si512()};
+  if constexpr (groups<F> == 2) sum[1] = _mm512_set1_epi32(origin<F>(x, 1));
+  for (int s = 0; s < 4; ++s) {
+    sum[0] = _mm512_dpbusd_epi32(sum[0], w[s], _mm512_set1_epi32(four(x.codes + 4 * s)));
+    sum[1] = _mm512_dpbusd_epi32(sum[1], w[s + 4], _mm512_set1_epi32(four(x.codes + 4 * s + 16)));
+  }
+  if constexpr (groups<F> == 1) sum[0] = _mm512_add_epi32(sum[0], sum[1]);
+  for (int g = 0; g < groups<F>; ++g) {
+    acc = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum[g]), _mm512_mul_ps(load_half(tables + g * 32), x_scale), acc);
+  }
+  for (int g = 0; F.affine && g < groups<F>; ++g) {
+    acc = _mm512_fmadd_ps(load_half(tables + (groups<F> + g) * 32), _mm512_set1_ps(sum_of<F>(x, g)), acc);
+  }
+}
+
 /// One strip times M rows, straight from the packed blocks.
 template <Format F, int M>
 void direct(const std::byte* strip, std::size_t blocks, const QuantisedRow (&x)[M], __m512 (&acc)[M]) {
@@ -13,27 +32,10 @@ void direct(const std::byte* strip, std::size_t blocks, const QuantisedRow (&x)[
     stream<F>(strip);
     __m512i w[8];
     expand<F>(strip, w);
-    const std::byte* scales = strip + code_bytes(F.codes);
+    const std::byte* tables = strip + code_bytes(F.codes);
+    for (int m = 0; m < M; ++m) add_block<F>(x[m].coarse[b], w, tables, acc[m]);
     for (int m = 0; m < M; ++m) {
-      const std::int8_t* codes = x[m].codes + b * block_cols;
-      const __m512 x_scale = _mm512_set1_ps(x[m].scale[b]);
-      __m512i sum[2] = {_mm512_set1_epi32(origin<F>(x[m], b, 0)), _mm512_setzero_si512()};
-      if constexpr (groups<F> == 2) sum[1] = _mm512_set1_epi32(origin<F>(x[m], b, 1));
-      for (int s = 0; s < 4; ++s) {
-        sum[0] = _mm512_dpbusd_epi32(sum[0], w[s], _mm512_set1_epi32(four(codes + 4 * s)));
-        sum[1] = _mm512_dpbusd_epi32(sum[1], w[s + 4], _mm512_set1_epi32(four(codes + 4 * s + 16)));
-      }
-      if constexpr (groups<F> == 1) sum[0] = _mm512_add_epi32(sum[0], sum[1]);
-      for (int g = 0; g < groups<F>; ++g) {
-        acc[m] =
-            _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum[g]), _mm512_mul_ps(load_half(scales + g * 32), x_scale), acc[m]);
-      }
-      if constexpr (F.affine) {
-        for (int g = 0; g < groups<F>; ++g) {
-          const __m512 minimum = load_half(scales + (groups<F> + g) * 32);
-          acc[m] = _mm512_fmadd_ps(minimum, _mm512_set1_ps(sum_of<F>(x[m], b, g)), acc[m]);
-        }
-      }
+      if (x[m].coarse[b].fine) add_block<F>(x[m].fine[b], w, tables, acc[m]);
     }
   }
 }
@@ -54,6 +56,41 @@ void widen(const std::byte* strips, std::size_t strip_bytes, std::size_t blocks,
   }
 }
 
+/// Add the products of a block of S widened strips with one block `at(m)` of each of M rows to `acc`.
+template <Format F, int S, int M, class At>
+[[gnu::always_inline]] inline void add_blocks(const std::byte* wide, At at, __m512 (*acc)[S]) {
+  const std::byte* tables = wide + 512 * S;
+  for (int g = 0; g < groups<F>; ++g) {
+    __m512i sum[M][S];
+    for (int m = 0; m < M; ++m) {
+      for (int s = 0; s < S; ++s) sum[m][s] = _mm512_set1_epi32(origin<F>(at(m), g));
+    }
+    for (int step = g * 8 / groups<F>; step < (g + 1) * 8 / groups<F>; ++step) {
+      __m512i w[S];
+      for (int s = 0; s < S; ++s) w[s] = _mm512_load_si512(wide + (step * S + s) * 64);
+      for (int m = 0; m < M; ++m) {
+        const __m512i codes = _mm512_set1_epi32(four(at(m).codes + 4 * step));
+        for (int s = 0; s < S; ++s) sum[m][s] = _mm512_dpbusd_epi32(sum[m][s], w[s], codes);
+      }
+    }
+    for (int m = 0; m < M; ++m) {
+      const __m512 x_scale = _mm512_set1_ps(at(m).scale);
+      for (int s = 0; s < S; ++s) {
+        const __m512 scale = _mm512_mul_ps(_mm512_load_ps(tables + (g * S + s) * 64), x_scale);
+        acc[m][s] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum[m][s]), scale, acc[m][s]);
+      }
+    }
+  }
+  for (int g = 0; F.affine && g < groups<F>; ++g) {
+    for (int m = 0; m < M; ++m) {
+      const __m512 total = _mm512_set1_ps(sum_of<F>(at(m), g));
+      for (int s = 0; s < S; ++s) {
+        acc[m][s] = _mm512_fmadd_ps(_mm512_load_ps(tables + ((groups<F> + g) * S + s) * 64), total, acc[m][s]);
+      }
+    }
+  }
+}
+
 /// S widened strips times M rows; the strips at `ahead`, if any, are asked for on the way.
 template <Format F, int S, int M>
 void tile(const std::byte* wide, std::size_t blocks, const QuantisedRow (&x)[M], __m512 (&acc)[M][S],
@@ -62,36 +99,11 @@ void tile(const std::byte* wide, std::size_t blocks, const QuantisedRow (&x)[M],
     for (auto& lane : row) lane = _mm512_setzero_ps();
   }
   for (std::size_t b = 0; b < blocks; ++b, wide += wide_bytes<F, S>) {
-    const std::byte* scales = wide + 512 * S;
     if (ahead != nullptr) fetch<F>(ahead + b * S * block_bytes(F), S);
-    for (int g = 0; g < groups<F>; ++g) {
-      __m512i sum[M][S];
-      for (int m = 0; m < M; ++m) {
-        for (int s = 0; s < S; ++s) sum[m][s] = _mm512_set1_epi32(origin<F>(x[m], b, g));
-      }
-      for (int step = g * 8 / groups<F>; step < (g + 1) * 8 / groups<F>; ++step) {
-        __m512i w[S];
-        for (int s = 0; s < S; ++s) w[s] = _mm512_load_si512(wide + (step * S + s) * 64);
-        for (int m = 0; m < M; ++m) {
-          const __m512i codes = _mm512_set1_epi32(four(x[m].codes + b * block_cols + 4 * step));
-          for (int s = 0; s < S; ++s) sum[m][s] = _mm512_dpbusd_epi32(sum[m][s], w[s], codes);
-        }
-      }
-      for (int m = 0; m < M; ++m) {
-        const __m512 x_scale = _mm512_set1_ps(x[m].scale[b]);
-        for (int s = 0; s < S; ++s) {
-          const __m512 scale = _mm512_mul_ps(_mm512_load_ps(scales + (g * S + s) * 64), x_scale);
-          acc[m][s] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum[m][s]), scale, acc[m][s]);
-        }
-      }
-    }
-    for (int g = 0; F.affine && g < groups<F>; ++g) {
-      for (int m = 0; m < M; ++m) {
-        const __m512 total = _mm512_set1_ps(sum_of<F>(x[m], b, g));
-        for (int s = 0; s < S; ++s) {
-          acc[m][s] = _mm512_fmadd_ps(_mm512_load_ps(scales + ((groups<F> + g) * S + s) * 64), total, acc[m][s]);
-        }
-      }
+    add_blocks<F, S, M>(wide, [&](int m) -> const QuantisedBlock& { return x[m].coarse[b]; }, acc);
+    for (int m = 0; m < M; ++m) {
+      if (!x[m].coarse[b].fine) continue;
+      add_blocks<F, S, 1>(wide, [&](int) -> const QuantisedBlock& { return x[m].fine[b]; }, acc + m);
     }
   }
 }

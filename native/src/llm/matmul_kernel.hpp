@@ -68,17 +68,15 @@ void sweep(const Call& call, std::size_t strip, std::size_t row = 0) {
 
 /// What the integer sum of group g starts from: -zero * sum of the activations.
 template <Format F>
-inline std::int32_t origin(const QuantisedRow& x, std::size_t block, int g) {
+inline std::int32_t origin(const QuantisedBlock& x, int g) {
   if constexpr (F.zero == 0) return 0;
-  const std::int32_t* at = x.isum16 + block * 2;
-  return -static_cast<std::int32_t>(F.zero) * (groups<F> == 1 ? at[0] + at[1] : at[g]);
+  return -static_cast<std::int32_t>(F.zero) * (groups<F> == 1 ? x.halves[0] + x.halves[1] : x.halves[g]);
 }
 
 /// What the minimum of group g is multiplied by.
 template <Format F>
-inline float sum_of(const QuantisedRow& x, std::size_t block, int g) {
-  return groups<F> == 1 ? x.fsum32[block]
-                        : x.scale[block] * static_cast<float>(x.isum16[2 * block + static_cast<std::size_t>(g)]);
+inline float sum_of(const QuantisedBlock& x, int g) {
+  return groups<F> == 1 ? x.sum : x.scale * static_cast<float>(x.halves[g]);
 }
 
 inline int four(const std::int8_t* codes) {

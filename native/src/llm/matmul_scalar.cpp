@@ -26,22 +26,29 @@ int code_at(const std::byte* block, Codes codes, std::size_t row, std::size_t co
   return static_cast<int>(code);
 }
 
-float dot(const std::byte* strip, Format format, std::size_t blocks, std::size_t lane, const QuantisedRow& x) {
+/// `acc` and the products of a block.
+float add_block(const std::byte* block, Format format, std::size_t lane, const QuantisedBlock& x, float acc) {
   const std::size_t groups = block_cols / format.group;
+  const std::byte* scales = block + code_bytes(format.codes);
+  for (std::size_t g = 0; g < groups; ++g) {
+    int sum = 0;
+    for (std::size_t j = g * format.group; j < (g + 1) * format.group; ++j) {
+      sum += (code_at(block, format.codes, lane, j) - format.zero) * x.codes[j];
+    }
+    acc = std::fma(static_cast<float>(sum), half_in(scales, g * strip_rows + lane) * x.scale, acc);
+  }
+  for (std::size_t g = 0; format.affine && g < groups; ++g) {
+    const float sum = groups == 1 ? x.sum : x.scale * static_cast<float>(x.halves[g]);
+    acc = std::fma(half_in(scales, (groups + g) * strip_rows + lane), sum, acc);
+  }
+  return acc;
+}
+
+float dot(const std::byte* strip, Format format, std::size_t blocks, std::size_t lane, const QuantisedRow& x) {
   float acc = 0;
   for (std::size_t b = 0; b < blocks; ++b, strip += block_bytes(format)) {
-    const std::byte* scales = strip + code_bytes(format.codes);
-    for (std::size_t g = 0; g < groups; ++g) {
-      int sum = 0;
-      for (std::size_t j = g * format.group; j < (g + 1) * format.group; ++j) {
-        sum += (code_at(strip, format.codes, lane, j) - format.zero) * x.codes[b * block_cols + j];
-      }
-      acc = std::fma(static_cast<float>(sum), half_in(scales, g * strip_rows + lane) * x.scale[b], acc);
-    }
-    for (std::size_t g = 0; format.affine && g < groups; ++g) {
-      const float sum = groups == 1 ? x.fsum32[b] : x.scale[b] * static_cast<float>(x.isum16[2 * b + g]);
-      acc = std::fma(half_in(scales, (groups + g) * strip_rows + lane), sum, acc);
-    }
+    acc = add_block(strip, format, lane, x.coarse[b], acc);
+    if (x.coarse[b].fine) acc = add_block(strip, format, lane, x.fine[b], acc);
   }
   return acc;
 }

@@ -58,74 +58,71 @@ void widen_signed(const std::byte* strip, std::size_t blocks, std::byte* out) {
   }
 }
 
-/// The integer sums of one block: [group][16 activations][16 weights].
+/// The integer sums of a block with the blocks of 16 rows, `blocks` from row to row: [group][16 activations][16
+/// weights].
 template <class Tiles, Format F>
-inline void block_sums(const std::byte* wide, const std::int8_t* codes, std::size_t cols, std::int32_t* sums) {
+inline void block_sums(const std::byte* wide, const QuantisedBlock* x, std::size_t blocks, std::int32_t* sums) {
   for (int g = 0; g < groups<F>; ++g) {
     Tiles::zero_sums();
-    Tiles::load_x(codes + g * F.group, cols);
+    Tiles::load_x(x->codes + g * F.group, blocks * sizeof(QuantisedBlock));
     Tiles::load_weights(wide + g * 16 * F.group);
     Tiles::multiply();
     Tiles::store_sums(sums + g * 256);
   }
 }
 
-/// A widened strip times 16 rows of activations from `row` on; the strip at `ahead`, if any, is asked for on the way.
+/// These sums of one row scaled, and minima, added to `acc`.
+template <Format F>
+inline void add_block(const std::int32_t* sums, const QuantisedBlock& x, const std::byte* table, __m512& acc) {
+  for (int g = 0; g < groups<F>; ++g) {
+    const __m512 value = _mm512_cvtepi32_ps(_mm512_load_si512(sums + g * 256));
+    acc = _mm512_fmadd_ps(value, _mm512_mul_ps(_mm512_load_ps(table + g * 64), _mm512_set1_ps(x.scale)), acc);
+  }
+  for (int g = 0; F.affine && g < groups<F>; ++g) {
+    acc = _mm512_fmadd_ps(_mm512_load_ps(table + (groups<F> + g) * 64), _mm512_set1_ps(sum_of<F>(x, g)), acc);
+  }
+}
+
+/// A widened strip times 16 rows of activations; the strip at `ahead`, if any, is asked for on the way.
 template <class Tiles, Format F>
-void tile_product(const std::byte* wide, std::size_t blocks, const Activations& x, std::size_t row,
-                  __m512 (&result)[tile_rows], const std::byte* ahead) {
-  const QuantisedRow first = x.row(row);
-  alignas(64) std::int32_t sums[2][groups<F> * 256];  // of a block in the tiles and of the one before in the vectors
-  __m512 acc[tile_rows];                              // not `result`, so that they stay in registers
+void tile_product(const std::byte* wide, std::size_t blocks, const QuantisedRow& rows, __m512 (&result)[tile_rows],
+                  const std::byte* ahead) {
+  constexpr std::size_t plane = groups<F> * 256;
+  alignas(64) std::int32_t sums[2][2 * plane];  // of a block in the tiles and of the one before in the vectors
+  const auto multiply = [&](std::size_t b) {
+    const std::byte* at = wide + b * wide_bytes<F, 1>;
+    block_sums<Tiles, F>(at, rows.coarse + b, blocks, sums[b % 2]);
+    bool fine = false;
+    for (std::size_t m = 0; m < tile_rows; ++m) fine |= rows.coarse[m * blocks + b].fine;
+    if (fine) block_sums<Tiles, F>(at, rows.fine + b, blocks, sums[b % 2] + plane);
+  };
+  __m512 acc[tile_rows];  // not `result`, so that they stay in registers
   for (auto& lane : acc) lane = _mm512_setzero_ps();
-  block_sums<Tiles, F>(wide, first.codes, x.cols, sums[0]);
-  for (std::size_t b = 0; b < blocks; ++b, wide += wide_bytes<F, 1>) {
-    if (b + 1 < blocks) {
-      block_sums<Tiles, F>(wide + wide_bytes<F, 1>, first.codes + (b + 1) * block_cols, x.cols, sums[(b + 1) % 2]);
-    }
+  multiply(0);
+  for (std::size_t b = 0; b < blocks; ++b) {
+    if (b + 1 < blocks) multiply(b + 1);
     if (ahead != nullptr) fetch<F>(ahead + b * block_bytes(F));
-    const std::byte* table = wide + 512;
+    const std::byte* table = wide + b * wide_bytes<F, 1> + 512;
     const std::int32_t* sum = sums[b % 2];
-    for (int g = 0; g < groups<F>; ++g) {
-      const __m512 scale = _mm512_load_ps(table + g * 64);
-      const float* x_scale = first.scale + b;
 #pragma GCC unroll 16
-      for (std::size_t m = 0; m < tile_rows; ++m, x_scale += blocks) {
-        const __m512 value = _mm512_cvtepi32_ps(_mm512_load_si512(sum + g * 256 + m * 16));
-        acc[m] = _mm512_fmadd_ps(value, _mm512_mul_ps(scale, _mm512_set1_ps(*x_scale)), acc[m]);
-      }
-    }
-    for (int g = 0; F.affine && g < groups<F>; ++g) {
-      const __m512 minimum = _mm512_load_ps(table + (groups<F> + g) * 64);
-      QuantisedRow at = first;
-#pragma GCC unroll 16
-      for (std::size_t m = 0; m < tile_rows; ++m) {
-        acc[m] = _mm512_fmadd_ps(minimum, _mm512_set1_ps(sum_of<F>(at, b, g)), acc[m]);
-        at.scale += blocks;
-        at.fsum32 += blocks;
-        at.isum16 += 2 * blocks;
-      }
+    for (std::size_t m = 0; m < tile_rows; ++m) {
+      const QuantisedBlock& coarse = rows.coarse[m * blocks + b];
+      add_block<F>(sum + m * 16, coarse, table, acc[m]);
+      if (coarse.fine) add_block<F>(sum + plane + m * 16, rows.fine[m * blocks + b], table, acc[m]);
     }
   }
   for (std::size_t m = 0; m < tile_rows; ++m) result[m] = acc[m];
 }
 
-/// The last `n` < 16 rows of a call among rows of zeros, in `at`: 768 bytes a block.
-inline Activations padded(const Activations& x, std::size_t row, std::size_t n, std::byte* at) {
-  const std::size_t blocks = x.cols / block_cols;
-  std::memset(at, 0, blocks * 768);
-  Activations copy{};
-  copy.codes = reinterpret_cast<std::int8_t*>(at);
-  copy.scale = reinterpret_cast<float*>(at + blocks * 512);
-  copy.isum16 = reinterpret_cast<std::int32_t*>(at + blocks * 576);
-  copy.fsum32 = reinterpret_cast<float*>(at + blocks * 704);
-  copy.cols = x.cols;
-  const QuantisedRow from = x.row(row);
-  std::memcpy(copy.codes, from.codes, n * x.cols);
-  std::memcpy(copy.scale, from.scale, n * blocks * 4);
-  std::memcpy(copy.isum16, from.isum16, n * blocks * 8);
-  std::memcpy(copy.fsum32, from.fsum32, n * blocks * 4);
-  return copy;
+/// The last `n` < 16 rows of a call among rows of zeros, in `at`: padded_bytes a block.
+inline constexpr std::size_t padded_bytes = 2 * tile_rows * sizeof(QuantisedBlock);
+
+inline QuantisedRow padded(const QuantisedRow& from, std::size_t n, std::size_t blocks, std::byte* at) {
+  auto* copy = reinterpret_cast<QuantisedBlock*>(at);
+  std::memset(at, 0, blocks * padded_bytes);
+  std::memcpy(copy, from.coarse, n * blocks * sizeof(QuantisedBlock));
+  std::memcpy(copy + tile_rows * blocks, from.fine, n * blocks * sizeof(QuantisedBlock));
+  return {copy, copy + tile_rows * blocks};
 }
 
 /// Rows of `call` in tiles of 16; `n_rows` of the rest, if any, are padded.
@@ -134,18 +131,18 @@ void multiply_tiles(const Call& call) {
   const std::size_t blocks = call.weights->blocks();
   const std::size_t rest = call.n_rows % tile_rows;
   const std::size_t whole = call.n_rows - rest;
-  const Activations last =
-      rest == 0 ? Activations{} : padded(*call.x, call.first_row + whole, rest, call.scratch + blocks * 768);
+  QuantisedRow last{};
+  if (rest > 0) last = padded(call.x->row(call.first_row + whole), rest, blocks, call.scratch + blocks * 768);
   Tiles::configure(tile_config_of<F.group>);
   for (std::size_t strip = call.first_strip; strip < call.last_strip; ++strip) {
     widen_signed<F>(call.strip(strip), blocks, call.scratch);
     __m512 acc[tile_rows];
     for (std::size_t row = 0; row < whole; row += tile_rows) {
-      tile_product<Tiles, F>(call.scratch, blocks, *call.x, call.first_row + row, acc, call.next(strip, 1, row));
+      tile_product<Tiles, F>(call.scratch, blocks, call.x->row(call.first_row + row), acc, call.next(strip, 1, row));
       for (std::size_t m = 0; m < tile_rows; ++m) put(call, strip, row + m, acc[m]);
     }
     if (rest > 0) {
-      tile_product<Tiles, F>(call.scratch, blocks, last, 0, acc, call.next(strip, 1, whole));
+      tile_product<Tiles, F>(call.scratch, blocks, last, acc, call.next(strip, 1, whole));
       for (std::size_t m = 0; m < rest; ++m) put(call, strip, whole + m, acc[m]);
     }
   }

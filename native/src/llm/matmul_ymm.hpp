@@ -90,6 +90,19 @@ inline __m256i dot(const __m256i (&w)[8], const std::int8_t* codes, int first, i
 #endif
 }
 
+/// Add the products of a block, its codes in `w`, to `acc`.
+template <Format F>
+inline void add_block(const QuantisedBlock& x, const __m256i (&w)[8], const __m256* tables, __m256& acc) {
+  const __m256 x_scale = _mm256_set1_ps(x.scale);
+  for (int g = 0; g < groups<F>; ++g) {
+    const __m256i sum = dot<F>(w, x.codes, g * 8 / groups<F>, (g + 1) * 8 / groups<F>, origin<F>(x, g));
+    acc = _mm256_fmadd_ps(_mm256_cvtepi32_ps(sum), _mm256_mul_ps(tables[g], x_scale), acc);
+  }
+  for (int g = 0; F.affine && g < groups<F>; ++g) {
+    acc = _mm256_fmadd_ps(tables[groups<F> + g], _mm256_set1_ps(sum_of<F>(x, g)), acc);
+  }
+}
+
 /// One strip times M rows, from packed blocks or widened ones; the strip at `ahead`, if any, is asked for on the way.
 template <Format F, int M, bool Wide>
 void product(const std::byte* strip, std::size_t blocks, const QuantisedRow (&x)[M], __m256 (&acc)[M][2],
@@ -111,15 +124,8 @@ void product(const std::byte* strip, std::size_t blocks, const QuantisedRow (&x)
         for (int t = 0; t < tables<F>; ++t) table[t] = load_half(strip + code_bytes(F.codes) + t * 32 + h * 16);
       }
       for (int m = 0; m < M; ++m) {
-        const __m256 x_scale = _mm256_set1_ps(x[m].scale[b]);
-        for (int g = 0; g < groups<F>; ++g) {
-          const __m256i sum =
-              dot<F>(w, x[m].codes + b * block_cols, g * 8 / groups<F>, (g + 1) * 8 / groups<F>, origin<F>(x[m], b, g));
-          acc[m][h] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(sum), _mm256_mul_ps(table[g], x_scale), acc[m][h]);
-        }
-        for (int g = 0; F.affine && g < groups<F>; ++g) {
-          acc[m][h] = _mm256_fmadd_ps(table[groups<F> + g], _mm256_set1_ps(sum_of<F>(x[m], b, g)), acc[m][h]);
-        }
+        add_block<F>(x[m].coarse[b], w, table, acc[m][h]);
+        if (x[m].coarse[b].fine) add_block<F>(x[m].fine[b], w, table, acc[m][h]);
       }
     }
   }

@@ -23,8 +23,8 @@ inline void rms_norm(const float* x, const float* weight, std::size_t cols, floa
   });
 }
 
-/// Block `block` of a row, its values in `a` and `b`.
-inline void quantise_block(Lanes a, Lanes b, std::size_t block, const QuantisedRow& out) {
+/// The largest size among the values `a` and `b` of a block.
+inline float quantise_block(Lanes a, Lanes b, QuantisedBlock& out) {
   const bool finite = !any(is_nan(a * zero() + b * zero()));
   const float size = largest(max(abs(a), abs(b)));
   const float inverse = 127.0F / size;
@@ -33,33 +33,25 @@ inline void quantise_block(Lanes a, Lanes b, std::size_t block, const QuantisedR
   const Lanes factor = broadcast(usable ? inverse : 0.0F);
   const Ints low = usable ? round_to_int(a * factor) : broadcast_int(0);
   const Ints high = usable ? round_to_int(b * factor) : broadcast_int(0);
-  const float scale = usable ? size / 127.0F : (finite ? 0.0F : __builtin_nanf(""));
-  const std::int32_t low_sum = sum(low);
-  const std::int32_t high_sum = sum(high);
-  store_i8(out.codes + block * kQuantBlock, low);
-  store_i8(out.codes + block * kQuantBlock + kLanes, high);
-  out.scale[block] = scale;
-  out.isum16[2 * block] = low_sum;
-  out.isum16[2 * block + 1] = high_sum;
-  out.fsum32[block] = scale * static_cast<float>(low_sum + high_sum);
+  const std::int32_t halves[2] = {sum(low), sum(high)};
+  store_i8(out.codes, low);
+  store_i8(out.codes + kLanes, high);
+  out.scale = usable ? size / 127.0F : (finite ? 0.0F : __builtin_nanf(""));
+  out.sum = out.scale * static_cast<float>(halves[0] + halves[1]);
+  for (int h = 0; h < 2; ++h) out.halves[h] = static_cast<std::int16_t>(halves[h]);
+  return size;
 }
 
-inline void quantise(const float* x, std::size_t cols, const QuantisedRow& out) {
+inline void quantise(const float* x, std::size_t cols, float spike, const QuantisedRow& out) {
+  const float limit = spike * first(sqrt(mean_square(x, cols)));
   for (std::size_t block = 0; block < cols / kQuantBlock; ++block) {
-    const float* from = x + block * kQuantBlock;
-    quantise_block(load(from), load(from + kLanes), block, out);
-  }
-}
-
-inline void quantise_twice(const float* x, std::size_t cols, const QuantisedRow& coarse, const QuantisedRow& fine) {
-  for (std::size_t block = 0; block < cols / kQuantBlock; ++block) {
-    const std::size_t first = block * kQuantBlock;
-    const Lanes a = load(x + first);
-    const Lanes b = load(x + first + kLanes);
-    quantise_block(a, b, block, coarse);
-    const Lanes scale = broadcast(coarse.scale[block]);
-    const Lanes low = a - scale * load_i8(coarse.codes + first);
-    quantise_block(low, b - scale * load_i8(coarse.codes + first + kLanes), block, fine);
+    const Lanes a = load(x + block * kQuantBlock);
+    const Lanes b = load(x + block * kQuantBlock + kLanes);
+    QuantisedBlock& coarse = out.coarse[block];
+    coarse.fine = quantise_block(a, b, coarse) > limit;  // never so in a row that is not finite
+    if (!coarse.fine) continue;
+    const Lanes scale = broadcast(coarse.scale);
+    quantise_block(a - scale * load_i8(coarse.codes), b - scale * load_i8(coarse.codes + kLanes), out.fine[block]);
   }
 }
 
@@ -142,8 +134,7 @@ inline void from_f16(const std::uint16_t* x, std::size_t n, float* out) {
 }
 
 inline constexpr Ops kOps = {
-    rms_norm, quantise, quantise_twice, add,      silu_mul, gelu_tanh_mul,
-    softcap,  argmax,   exp_row,        tanh_row, to_f16,   from_f16,
+    rms_norm, quantise, add, silu_mul, gelu_tanh_mul, softcap, argmax, exp_row, tanh_row, to_f16, from_f16,
 };
 
 }  // namespace

@@ -41,27 +41,25 @@ Program::Array<T> Program::allocate(std::size_t n) {
 }
 
 void Program::Inputs::make(std::size_t rows, std::size_t cols) {
-  codes = allocate<std::int8_t>(rows * cols);
-  scale = allocate<float>(rows * cols / kQuantBlock);
-  fsum32 = allocate<float>(rows * cols / kQuantBlock);
-  isum16 = allocate<std::int32_t>(rows * cols / kSumBlock);
+  coarse = allocate<QuantisedBlock>(rows * cols / kQuantBlock);
+  fine = allocate<QuantisedBlock>(rows * cols / kQuantBlock);
 }
 
 Activations Program::Inputs::view(std::size_t cols) const {
-  return {codes.get(), scale.get(), isum16.get(), fsum32.get(), cols};
+  return {coarse.get(), fine.get(), cols / kQuantBlock};
 }
 
-Program::Program(Isa isa, std::size_t threads, std::size_t max_tokens, std::size_t planes, const KvShape& kv)
+Program::Program(Isa isa, std::size_t threads, std::size_t max_tokens, float spike, const KvShape& kv)
     : ops_(ops(isa)),
       matmul_(matmul(isa)),
       attention_(attention_kernels(isa)),
       team_(threads),
       pool_(kv),
       max_tokens_(max_tokens),
-      planes_(planes),
+      spike_(spike),
       workers_(threads) {
   if (max_tokens == 0) refuse("max_tokens: expected at least 1, got 0");
-  if (planes != 1 && planes != 2) refuse("planes: expected 1 or 2, got " + number(planes));
+  if (!(spike >= 0)) refuse("spike: expected at least 0, got " + std::to_string(spike));
 }
 
 // -- building
@@ -199,15 +197,13 @@ void Program::finish() {
   }
   std::size_t attention = 0;
   for (const Plan& plan : plans_) attention = std::max(attention, plan.plan->scratch_floats());
-  many_.make(max_tokens_ * planes_, widest);
+  many_.make(max_tokens_, widest);
   for (Worker& worker : workers_) {
-    worker.few.make(few_rows * planes_, widest);
+    worker.few.make(few_rows, widest);
     worker.row = allocate<float>(widest);
     worker.scratch = allocate<std::byte>(matmul_scratch_bytes(widest));
     worker.attention = allocate<float>(attention);
-    const std::size_t tile = strip_rows * std::max(max_tokens_ * piece_strips, tile_rows * most_strips);
-    worker.tile = allocate<float>(tile);
-    worker.planes = allocate<float>(tile * planes_);
+    worker.tile = allocate<float>(strip_rows * std::max(max_tokens_ * piece_strips, tile_rows * most_strips));
   }
   n_counters_ = program_.size() * counters_per_op + counters_per_op;
   counters_ = std::make_unique<Counter[]>(n_counters_);
@@ -318,11 +314,7 @@ Activations Program::inputs(const Value& x, std::span<const std::int32_t> rows, 
       std::fill(normed + x.width, normed + x.stride, 0.0F);
       in = normed;
     }
-    if (planes_ == 1) {
-      ops_.quantise(in, x.stride, out.row(i));
-    } else {
-      ops_.quantise_twice(in, x.stride, out.row(2 * i), out.row(2 * i + 1));
-    }
+    ops_.quantise(in, x.stride, spike_, out.row(i));
   };
   if (own) {
     for (std::size_t i = 0; i < n; ++i) one(i);
@@ -333,20 +325,6 @@ Activations Program::inputs(const Value& x, std::span<const std::int32_t> rows, 
     team_.barrier();
   }
   return out;
-}
-
-void Program::multiply(const PackedMatrix& weights, std::size_t first, std::size_t last, const Activations& x,
-                       std::size_t n_rows, float* out, std::size_t stride, Store store, Worker& worker) const {
-  if (planes_ == 1) return matmul_(weights, first, last, x, 0, n_rows, out, stride, store, worker.scratch.get());
-  const std::size_t width = (last - first) * strip_rows;
-  const std::size_t n = std::min<std::size_t>(last * strip_rows, weights.rows) - first * strip_rows;
-  float* both = worker.planes.get();
-  matmul_(weights, first, last, x, 0, 2 * n_rows, both, width, Store::assign, worker.scratch.get());
-  for (std::size_t i = 0; i < n_rows; ++i, both += 2 * width) {
-    float* to = out + i * stride;
-    ops_.add(both, both + width, n, store == Store::add ? both : to);
-    if (store == Store::add) ops_.add(to, both, n, to);
-  }
 }
 
 void Program::run(const EmbedOp& op, std::size_t rank) {
@@ -378,8 +356,8 @@ void Program::run(const LinearOp& op, std::size_t rank) {
       const std::size_t last = std::min(to - before, w.strips());
       if (first < last) {
         const std::size_t begin = column + first * strip_rows;
-        multiply(w, first, last, x, n, out.data + begin, out.stride, op.accumulate ? Store::add : Store::assign,
-                 workers_[rank]);
+        matmul_(w, first, last, x, 0, n, out.data + begin, out.stride, op.accumulate ? Store::add : Store::assign,
+                workers_[rank].scratch.get());
         if (const float* bias = vector(op.biases[i])) {
           const std::size_t end = column + std::min<std::size_t>(last * strip_rows, w.rows);
           for (std::size_t t = 0; t < n; ++t) {
@@ -406,8 +384,8 @@ void Program::run(const GatedOp& op, std::size_t rank) {
     const std::size_t begin = from * strip_rows;
     const std::size_t width = std::min<std::size_t>(to * strip_rows, gate.rows) - begin;
     const std::size_t stride = (to - from) * strip_rows;
-    multiply(gate, from, to, x, n, out.data + begin, out.stride, Store::assign, worker);
-    multiply(up, from, to, x, n, worker.tile.get(), stride, Store::assign, worker);
+    matmul_(gate, from, to, x, 0, n, out.data + begin, out.stride, Store::assign, worker.scratch.get());
+    matmul_(up, from, to, x, 0, n, worker.tile.get(), stride, Store::assign, worker.scratch.get());
     for (std::size_t t = 0; t < n; ++t) {
       activate(row(out, t) + begin, worker.tile.get() + t * stride, width, row(out, t) + begin);
     }
@@ -478,7 +456,7 @@ void Program::run(const LogitsOp& op, std::size_t rank) {
   share(rank, head.strips(), strip_grain(head.strips(), n), [&](std::size_t from, std::size_t to) {
     const std::size_t begin = from * strip_rows;
     const std::size_t width = std::min<std::size_t>(to * strip_rows, head.rows) - begin;
-    multiply(head, from, to, x, n, logits + begin, vocab_, Store::assign, workers_[rank]);
+    matmul_(head, from, to, x, 0, n, logits + begin, vocab_, Store::assign, workers_[rank].scratch.get());
     for (std::size_t i = 0; op.softcap > 0 && i < n; ++i) ops_.softcap(logits + i * vocab_ + begin, width, op.softcap);
   });
   team_.barrier();

@@ -201,7 +201,7 @@ class Program:
         n_kv_heads: int,
         head_dim: int,
         int8: bool,
-        planes: int,
+        spike: float,
     ) -> None: ...
     def add_buffer(self, width: int) -> int: ...
     def add_matrix(

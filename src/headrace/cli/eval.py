@@ -58,6 +58,14 @@ class KvName(enum.StrEnum):
     int8 = "int8"
 
 
+class ActivationsName(enum.StrEnum):
+    """How what matrices are multiplied with is rounded: to one int8 code, to two where it matters, to two."""
+
+    int8 = "int8"
+    mixed = "mixed"
+    int8x2 = "int8x2"
+
+
 Model = Annotated[str, typer.Argument(metavar="MODEL", help=MODEL_HELP, autocompletion=references)]
 Text = Annotated[
     Path | None, typer.Option(metavar="FILE", help="UTF-8 text. Default: a varied one that comes with Headrace.")
@@ -66,7 +74,7 @@ Context = Annotated[int, typer.Option(metavar="N", min=2, help="Tokens of a wind
 Tokens = Annotated[int, typer.Option(metavar="N", min=0, help="Stop after that many tokens of the text; 0: all.")]
 Who = Annotated[ExecutorName, typer.Option(help="What runs the model; int8 is the reference with rounded inputs.")]
 Kv = Annotated[KvName, typer.Option(help="How keys and values are kept.")]
-ActivationBits = Annotated[int, typer.Option(help="Of what the native executor multiplies with: 16 or 8.")]
+Activations = Annotated[ActivationsName, typer.Option(help="How the native executor rounds what it multiplies with.")]
 Threads = Annotated[int, typer.Option(metavar="N", min=0, help="Threads of the native executor; 0: one a CPU.")]
 Repo = Annotated[
     Path | None, typer.Option(metavar="DIR", envvar="HEADRACE_REPO", help="Model repository. Default: ./models.")
@@ -82,7 +90,7 @@ def perplexity(
     tokens: Tokens = 0,
     executor: Who = ExecutorName.native,
     kv: Kv = KvName.f16,
-    activation_bits: ActivationBits = 16,
+    activations: Activations = ActivationsName.mixed,
     threads: Threads = 0,
     repo: Repo = None,
     as_json: Json = False,
@@ -91,7 +99,7 @@ def perplexity(
     from headrace.llm import evaluate
 
     with opened(model, repo, text, context, tokens) as subject:
-        runner = subject.executor(executor, kv, activation_bits, threads)
+        runner = subject.executor(executor, kv, activations, threads)
         with contextlib.closing(runner), _bar(subject.n_predictions, as_json) as advance:
             found = evaluate.perplexity(runner, subject.windows, progress=advance)
     _print(found, f"perplexity {found.perplexity:.4f} +- {found.error:.4f} over {found.tokens} tokens", as_json)
@@ -105,7 +113,7 @@ def kl(
     tokens: Tokens = 0,
     executor: Who = ExecutorName.native,
     kv: Kv = KvName.f16,
-    activation_bits: ActivationBits = 16,
+    activations: Activations = ActivationsName.mixed,
     threads: Threads = 0,
     repo: Repo = None,
     as_json: Json = False,
@@ -114,7 +122,7 @@ def kl(
     from headrace.llm import evaluate
 
     with opened(model, repo, text, context, tokens) as subject:
-        runner, truth = subject.executor(executor, kv, activation_bits, threads), subject.reference()
+        runner, truth = subject.executor(executor, kv, activations, threads), subject.reference()
         closing = contextlib.closing
         with closing(runner), closing(truth), _bar(subject.n_predictions, as_json) as advance:
             found = evaluate.divergence(runner, truth, subject.windows, progress=advance)
@@ -145,22 +153,20 @@ class Subject:
 
         return -(-max(map(len, self.windows)) // PAGE_TOKENS)
 
-    def executor(self, name: ExecutorName, kv: KvName, activation_bits: int, threads: int) -> Executor:
+    def executor(self, name: ExecutorName, kv: KvName, activations: ActivationsName, threads: int) -> Executor:
         """The one that is measured."""
         if name is not ExecutorName.native:
             kept: Literal["float16", "int8"] = "float16" if kv is KvName.f16 else "int8"
             return self.reference(simulate_int8=name is ExecutorName.int8, kv=kept)
         from headrace.llm.kernels import NativeExecutor
 
-        if activation_bits not in (8, 16):
-            raise InvalidInput(f"--activation-bits: expected 8 or 16, got {activation_bits}")
         return NativeExecutor(
             self.trace,
             self.checkpoint,
             n_pages=self.n_pages,
             threads=threads or None,
             kv_type=kv.value,
-            activation_bits=8 if activation_bits == 8 else 16,
+            activations=activations.value,
         )
 
     def reference(self, simulate_int8: bool = False, kv: Literal["exact", "float16", "int8"] = "exact") -> Executor:

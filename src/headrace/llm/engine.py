@@ -26,7 +26,7 @@ from headrace.llm.chat import Chat
 from headrace.llm.execution import PAGE_TOKENS, Executor
 from headrace.llm.generation import Generation
 from headrace.llm.grammar import GrammarFactory
-from headrace.llm.kernels import ActivationBits, KvType, NativeExecutor, Progress
+from headrace.llm.kernels import Activations, KvType, NativeExecutor, Progress
 from headrace.llm.kv import KvCache, make_policy
 from headrace.llm.loader import load_model
 from headrace.llm.loop import Loop
@@ -112,7 +112,7 @@ class Engine:
         kv_bytes: int | None = None,
         n_pages: int | None = None,
         kv_type: KvType = "f16",
-        activation_bits: ActivationBits = 16,
+        activations: Activations = "mixed",
         isa: str = "",
         chat_template: str | None = None,
         name: str = "",
@@ -130,8 +130,8 @@ class Engine:
             kv_bytes, n_pages: Room for keys and values, in bytes or in pages of 16 tokens; None: enough for
                 `max_batch` contexts, within 1 GiB and a quarter of the memory. Memory is used as pages are.
             kv_type: How they are kept, "f16" or "int8".
-            activation_bits: Of what matrices are multiplied with, 16 or 8; 8 is faster for prompts and for many answers
-                at once, and as far from the exact model as other engines are (`docs/perplexity.md`).
+            activations: How what matrices are multiplied with is rounded, "int8", "mixed" or "int8x2": from the
+                fastest, which is as far from the exact model as other engines are, to exact (`docs/perplexity.md`).
             isa: Instruction set of the kernels, e.g. "avx2"; "": `$HEADRACE_ISA`, else the best there is.
             chat_template: In place of the file's own.
             name: In metrics; "": the file's.
@@ -153,7 +153,7 @@ class Engine:
                 n_pages=pages,
                 max_tokens=chosen.step_tokens,
                 kv_type=kv_type,
-                activation_bits=activation_bits,
+                activations=activations,
                 isa=isa,
                 progress=progress,
             )

@@ -23,9 +23,13 @@ from headrace.llm.trace import Attention, Embed, Gated, Linear, Logits, Trace, W
 from headrace.llm.weight_file import Writer
 from headrace.llm.weights import WeightCache
 
-__all__ = ["ActivationBits", "KvType", "NativeExecutor", "Progress", "packed_size"]
+__all__ = ["Activations", "KvType", "NativeExecutor", "Progress", "packed_size"]
 
-ActivationBits: TypeAlias = Literal[8, 16]
+Activations: TypeAlias = Literal["int8", "mixed", "int8x2"]
+
+SPIKES: dict[str, float] = {"int8": float("inf"), "mixed": 3.0, "int8x2": 0.0}
+"""From how many times its row's root mean square on a block's largest activation gives the block a second int8 code."""
+
 KvType: TypeAlias = Literal["f16", "int8"]
 
 LAYOUT = "strips 1"
@@ -44,8 +48,9 @@ class NativeExecutor:
         threads: Threads that share a step; default: one per usable CPU.
         max_tokens: Most tokens of a step.
         kv_type: How keys and values are stored: float16, or int8 with one scale per token and head.
-        activation_bits: Of what matrices are multiplied with: 16 (two int8 codes a number, some 15 bits, which is the
-            model as it was meant) or 8 (what most engines do; up to twice as fast where computing is the limit).
+        activations: How what matrices are multiplied with is rounded, 32 numbers with a scale of their own: "int8" to
+            one code each, as most engines do; "int8x2" to two, some 15 bits; "mixed" to two where a number stands out
+            of its row, which is where nearly all of the error comes from.
         bits: Bits of matrices that the file holds as floats: 8 or 4. Quantised ones keep their codes.
         isa: Instruction set, e.g. "avx2"; default: `$HEADRACE_ISA`, else the best there is.
         cache: Where packed weights are kept; default: the user's cache.
@@ -66,7 +71,7 @@ class NativeExecutor:
         threads: int | None = None,
         max_tokens: int = 512,
         kv_type: KvType = "f16",
-        activation_bits: ActivationBits = 16,
+        activations: Activations = "mixed",
         bits: Literal[4, 8] = 8,
         isa: str = "",
         cache: WeightCache | None = None,
@@ -77,8 +82,8 @@ class NativeExecutor:
             raise InvalidInput("the native executor needs layers that agree on the number and size of their kv heads")
         if kv_type not in ("f16", "int8"):
             raise InvalidInput(f"kv_type: expected 'f16' or 'int8', got {kv_type!r}")
-        if activation_bits not in (8, 16):
-            raise InvalidInput(f"activation_bits: expected 8 or 16, got {activation_bits!r}")
+        if activations not in SPIKES:
+            raise InvalidInput(f"activations: expected one of {', '.join(map(repr, SPIKES))}, got {activations!r}")
         self._n_pages, self._max_tokens = n_pages, max_tokens
         self._program: Any = _native.Program(
             isa,
@@ -89,7 +94,7 @@ class NativeExecutor:
             layers[0].n_kv_heads,
             layers[0].head_dim,
             kv_type == "int8",
-            activation_bits // 8,
+            SPIKES[activations],
         )
         weights = _Weights(self._program, checkpoint, matrices(trace), bits, cache or WeightCache(), progress)
         lower(trace, self._program, weights)

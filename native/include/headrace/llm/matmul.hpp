@@ -1,5 +1,5 @@
 // Packed weights times quantised activations. Every kernel computes, for one row of weights and one of activations,
-//   acc = 0; for each block of 32 columns, in order:
+//   acc = 0; for each block of 32 columns, in order, for its coarse x and then for its fine x, if there is one:
 //     for each group g of the block: acc = fma(float(sum(codes * x) - zero * sum(x)), scale_g * x_scale, acc)
 //     if affine, for each group g:   acc = fma(minimum_g, x_scale * sum(x), acc)
 //   result = acc * multiplier
@@ -16,18 +16,13 @@
 
 namespace headrace::llm {
 
-/// Quantised rows, one after the other; see QuantisedRow.
+/// Quantised rows, one after the other.
 struct Activations {
-  std::int8_t* codes;    // [rows][cols]
-  float* scale;          // [rows][cols / 32]
-  std::int32_t* isum16;  // [rows][cols / 16]
-  float* fsum32;         // [rows][cols / 32]
-  std::size_t cols;      // a multiple of 32
+  QuantisedBlock* coarse;  // [rows][blocks]
+  QuantisedBlock* fine;
+  std::size_t blocks;
 
-  [[nodiscard]] QuantisedRow row(std::size_t i) const {
-    return {codes + i * cols, scale + i * (cols / kQuantBlock), isum16 + i * (cols / kSumBlock),
-            fsum32 + i * (cols / kQuantBlock)};
-  }
+  [[nodiscard]] QuantisedRow row(std::size_t i) const { return {coarse + i * blocks, fine + i * blocks}; }
 };
 
 enum class Store : std::uint8_t { assign, add };
@@ -42,9 +37,10 @@ using Matmul = void (*)(const PackedMatrix& weights, std::size_t first_strip, st
 /// The kernel compiled for `isa`. Throws config_error if this build has none. The processor must support it.
 Matmul matmul(Isa isa);
 
-/// Scratch for matrices of up to `cols` columns: two strips with a byte a code and float32 scales.
+/// Scratch for matrices of up to `cols` columns: two strips with a byte a code and float32 scales, or one of them and
+/// 16 rows of activations.
 constexpr std::size_t matmul_scratch_bytes(std::size_t cols) {
-  return (cols + block_cols - 1) / block_cols * 2 * (512 + 4 * 64);
+  return (cols + block_cols - 1) / block_cols * 3 * (512 + 4 * 64);
 }
 
 }  // namespace headrace::llm

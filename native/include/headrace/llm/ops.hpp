@@ -10,16 +10,22 @@
 
 namespace headrace::llm {
 
-/// Widths of a quantised row: one scale per kQuantBlock values, one integer sum per kSumBlock codes.
-inline constexpr std::size_t kQuantBlock = 32;
-inline constexpr std::size_t kSumBlock = 16;
+/// 32 activations as int8: value i is about codes[i] * scale, and what a second block leaves of it where there is one.
+struct QuantisedBlock {
+  std::int8_t codes[32];  // -127..127
+  float scale;
+  float sum;               // scale * sum of the codes
+  std::int16_t halves[2];  // sums of 16 codes each
+  bool fine;               // of a coarse block: whether there is a fine one
+};
 
-/// A row of activations as int8: x[i] is about codes[i] * scale[i / 32].
+inline constexpr std::size_t kQuantBlock = sizeof(QuantisedBlock::codes);
+
+/// A row of activations: [cols / 32] coarse blocks, and as many fine ones, of which those that are not used stay as
+/// they are.
 struct QuantisedRow {
-  std::int8_t* codes;    // [cols], -127..127
-  float* scale;          // [cols / 32]
-  std::int32_t* isum16;  // [cols / 16], sum of each 16 codes
-  float* fsum32;         // [cols / 32], scale * sum of its 32 codes
+  QuantisedBlock* coarse;
+  QuantisedBlock* fine;
 };
 
 /// No pointer needs an alignment. Outputs may be the inputs themselves where shapes agree; they must not overlap
@@ -29,13 +35,11 @@ struct Ops {
   void (*rms_norm)(const float* x, const float* weight, std::size_t cols, float eps, float* out);
 
   /// Per 32 values: scale = max|x| / 127, code = round-half-even(x * (127 / max|x|)). `cols` is a multiple of 32.
-  /// A block that holds a NaN or an infinity gets scale (and fsum32) NaN and codes 0: what is computed from it is NaN.
+  /// What that leaves of a block with max|x| > spike * rms(row) is quantised once more, into a fine block: the rounding
+  /// of few such blocks is most of a row's. So spike 0 keeps some 15 bits of every block, infinity 8 bits of each.
+  /// A block that holds a NaN or an infinity gets scale (and sum) NaN and codes 0: what is computed from it is NaN.
   /// A block below 4e-37 gets scale 0 and codes 0.
-  void (*quantise)(const float* x, std::size_t cols, const QuantisedRow& out);
-
-  /// quantise into `coarse`, then what that leaves of x into `fine`, with scales of its own: x is about the sum of
-  /// both, to some 15 bits.
-  void (*quantise_twice)(const float* x, std::size_t cols, const QuantisedRow& coarse, const QuantisedRow& fine);
+  void (*quantise)(const float* x, std::size_t cols, float spike, const QuantisedRow& out);
 
   /// out[n] = x + y.
   void (*add)(const float* x, const float* y, std::size_t n, float* out);

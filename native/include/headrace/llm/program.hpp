@@ -100,9 +100,8 @@ struct Step {
 class Program {
  public:
   /// Throws invalid_input for shapes of pages or threads that cannot be, config_error if this build lacks `isa`.
-  /// `planes`: 1 quantises the inputs of products to 8 bits, 2 to some 15 bits, in two rows of codes whose products are
-  /// added.
-  Program(Isa isa, std::size_t threads, std::size_t max_tokens, std::size_t planes, const KvShape& kv);
+  /// `spike`: of the inputs of products, which blocks have a second plane of codes; see Ops::quantise.
+  Program(Isa isa, std::size_t threads, std::size_t max_tokens, float spike, const KvShape& kv);
 
   // Building: weights are views that must outlive the program; vectors are copied. Each throws invalid_input for
   // indices and widths that do not fit.
@@ -140,9 +139,7 @@ class Program {
   /// Quantised inputs of the product at hand: shared by all threads, or one set a thread when there are few rows, since
   /// quantising again is cheaper than waiting.
   struct Inputs {
-    Array<std::int8_t> codes;
-    Array<float> scale, fsum32;
-    Array<std::int32_t> isum16;
+    Array<QuantisedBlock> coarse, fine;
     void make(std::size_t rows, std::size_t cols);
     [[nodiscard]] Activations view(std::size_t cols) const;
   };
@@ -152,7 +149,6 @@ class Program {
     Array<float> attention;
     Array<float> row;      // an input, normalised
     Array<float> tile;     // a gate's other half
-    Array<float> planes;   // a product's planes, before they are added
     std::size_t turn = 0;  // which counter comes next
   };
   struct alignas(64) Counter {
@@ -174,9 +170,6 @@ class Program {
   void run(const AddOp& op, std::size_t rank);
   void run(const LogitsOp& op, std::size_t rank);
   void rotate(std::size_t token);
-  /// Strips [first, last) of `weights` times the rows of `x` (n_rows, whatever their planes), as Matmul.
-  void multiply(const PackedMatrix& weights, std::size_t first, std::size_t last, const Activations& x,
-                std::size_t n_rows, float* out, std::size_t stride, Store store, Worker& worker) const;
   Activations inputs(const Value& x, std::span<const std::int32_t> rows, Prologue norm, std::size_t rank);
 
   /// Hand out [0, n) in pieces of `grain`, each to whoever comes first; every rank calls this at the same point.
@@ -193,7 +186,7 @@ class Program {
   Team team_;
   KvPool pool_;
   std::size_t max_tokens_;
-  std::size_t planes_;
+  float spike_;
   std::size_t vocab_ = 0;
   std::size_t width_ = 0;
   bool finished_ = false;

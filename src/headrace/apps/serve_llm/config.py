@@ -25,7 +25,7 @@ class LlmConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         max_context: Most tokens of a prompt with its answer.
         kv_bytes: Room for keys and values of all answers.
         kv_type: How keys and values are kept.
-        activation_bits: Of what matrices are multiplied with; 8 is faster, 16 (default) exact.
+        activations: How what matrices are multiplied with is rounded.
         max_batch: Answers that are computed at once.
         max_queue: Answers that wait; one more is refused with 429.
         step_tokens: Most tokens of one step.
@@ -39,7 +39,7 @@ class LlmConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     max_context: Annotated[int, Meta(ge=2)] | None = None
     kv_bytes: Count | None = None
     kv_type: Literal["f16", "int8"] | None = None
-    activation_bits: Literal[8, 16] | None = None
+    activations: Literal["int8", "mixed", "int8x2"] | None = None
     max_batch: Count | None = None
     max_queue: Count | None = None
     step_tokens: Count | None = None
