@@ -43,8 +43,8 @@ def resident_mb() -> float:
 
 def measure(subject: Subject, prompt: int, gen: int, streams: list[int], stream_prompt: int, rounds: int) -> dict:
     """Medians over rounds. Prefill: prompt tokens over the time to the first token. Decode: tokens after the first over
-    the time they took. Streams: the second half of the tokens of all answers, over what they took beyond the time of
-    as many answers half as long, so that the time of the prompts falls out."""
+    the time they took. Streams: `gen` more tokens of every answer, over what answers twice as long take beyond those of
+    `gen`, so that the time of the prompts, and in which order they are computed, falls out."""
     seed = 1
     prefill, decode, ttft_ms, gaps = [], [], [], []
     shares: dict[int, list[float]] = {n: [] for n in streams if n > 1}
@@ -59,10 +59,10 @@ def measure(subject: Subject, prompt: int, gen: int, streams: list[int], stream_
         gaps += [(b - a) * 1e3 for a, b in pairwise(times)]
         for n in shares:
             seed += 1
-            half_s = timed(lambda n=n, seed=seed: subject.run(prompts(n, stream_prompt, seed), gen // 2))
+            short_s = timed(lambda n=n, seed=seed: subject.run(prompts(n, stream_prompt, seed), gen))
             seed += 1
-            all_s = timed(lambda n=n, seed=seed: subject.run(prompts(n, stream_prompt, seed), gen))
-            shares[n].append(n * (gen - gen // 2) / (all_s - half_s))
+            long_s = timed(lambda n=n, seed=seed: subject.run(prompts(n, stream_prompt, seed), 2 * gen))
+            shares[n].append(n * gen / (long_s - short_s))
     gaps.sort()
     return {
         "prefill_tok_s": round(median(prefill), 1),

@@ -15,7 +15,7 @@ from headrace.llm.generation import Generation
 
 class Headrace:
     def __init__(self, args: argparse.Namespace) -> None:
-        longest = max(args.prompt, args.stream_prompt) + args.gen + 16
+        longest = max(args.prompt, args.stream_prompt) + 2 * args.gen + 16
         pages = max(args.streams) * (-(-longest // 16) + 1)
         self._engine = Engine.load(
             args.model,

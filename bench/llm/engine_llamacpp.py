@@ -16,8 +16,8 @@ class LlamaCpp:
         self._model = lib.llama_model_load_from_file(args.model.encode(), lib.llama_model_default_params())
         params = lib.llama_context_default_params()
         most = max(args.streams)
-        longest = max(args.prompt, args.stream_prompt) + args.gen + 16
-        params.n_ctx = max(longest, most * (args.stream_prompt + args.gen + 16))
+        longest = max(args.prompt, args.stream_prompt) + 2 * args.gen + 16
+        params.n_ctx = max(longest, most * (args.stream_prompt + 2 * args.gen + 16))
         params.n_batch = params.n_ubatch = 512
         params.n_seq_max = most
         params.kv_unified = True

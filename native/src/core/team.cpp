@@ -12,7 +12,7 @@
 namespace headrace {
 namespace {
 
-constexpr int spins = 20000;            // some 0.2 ms: longer than what a caller does between two steps
+constexpr int spins = 2000;
 constexpr std::chrono::seconds nap{1};  // a missed wake would cost this much; there is none by construction
 
 /// Wait until `word` is no longer `seen`; `sleepers` tells the waker whether a system call is needed.

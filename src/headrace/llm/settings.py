@@ -27,7 +27,7 @@ class EngineSettings:
         step_tokens: Most tokens of a step.
         guesses: Most tokens of generating answers in a step with guessed ones (`SamplingParams.lookup`).
         slack: How much longer a step may take for the sake of other requests' prompts, as a share of its time
-            without them.
+            without them; where there are more prompts than generating answers, so many times more.
         policy: Which cached pages go first: "score", "lru" or "lfu".
     """
 

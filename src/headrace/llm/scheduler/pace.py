@@ -1,7 +1,9 @@
 """How many prompt tokens a step may hold while streams generate: measured steps in, that number out.
 
 A step with prompt tokens should take no more than `1 + slack` times one without, so that a stream hardly notices the
-prompt of another. Pure: `observe` returns the next state.
+prompt of another. Where more prompts wait than streams run, the prompts get more in proportion: a burst of requests is
+then soon together in one batch, which costs less than to decode the first of them alone. Pure: `observe` returns the
+next state.
 """
 
 from __future__ import annotations
@@ -48,14 +50,14 @@ class Pace:
             return self
         return replace(self, prompt_token_s=_towards(self.prompt_token_s, max(0.0, step_s - alone_s) / n_prompt))
 
-    def prompt_share(self, n_generated: int, budget: int) -> int:
-        """Most prompt tokens of a step beside `n_generated` others; all of `budget` beside none."""
+    def prompt_share(self, n_generated: int, n_prompts: int, budget: int) -> int:
+        """Most tokens of `n_prompts` prompts in a step of `n_generated` others; all of `budget` beside none."""
         if n_generated == 0:
             return budget
         alone_s = self.stream_s[self._kind(n_generated)]
         if not alone_s or not self.prompt_token_s:
             return min(budget, FIRST_SHARE)
-        share = int(self.slack * alone_s / self.prompt_token_s)
+        share = int(self.slack * max(1.0, n_prompts / n_generated) * alone_s / self.prompt_token_s)
         return min(budget, max(FEWEST, share // GRAIN * GRAIN if share >= GRAIN else share))
 
     def _kind(self, n_generated: int) -> int:

@@ -68,7 +68,9 @@ class Scheduler:
     @property
     def prompt_share(self) -> int:
         """Prompt tokens that a step may hold now without holding up the answers being generated."""
-        return self._pace.prompt_share(self._n_generating, self._limits.step_tokens)
+        n_generating = self._n_generating
+        n_prompts = len(self.running) - n_generating
+        return self._pace.prompt_share(n_generating, n_prompts, self._limits.step_tokens)
 
     @property
     def _n_generating(self) -> int:
