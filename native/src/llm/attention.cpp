@@ -7,7 +7,7 @@
 
 #include "attention_isas.hpp"
 #include "headrace/error.hpp"
-#include "lanes_isa.hpp"
+#include "headrace/simd/choose.hpp"
 
 namespace headrace::llm {
 namespace {

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "headrace/llm/kv.hpp"
-#include "headrace/llm/lanes.hpp"
+#include "headrace/simd/lanes.hpp"
 
 namespace headrace::llm {
 namespace {

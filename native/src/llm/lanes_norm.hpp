@@ -1,7 +1,7 @@
 // What row normalisation and the normalisation of attention heads share.
 #pragma once
 
-#include "headrace/llm/lanes.hpp"
+#include "headrace/simd/lanes.hpp"
 
 namespace headrace::llm {
 namespace {

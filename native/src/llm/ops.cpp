@@ -1,6 +1,6 @@
 #include "headrace/llm/ops.hpp"
 
-#include "lanes_isa.hpp"
+#include "headrace/simd/choose.hpp"
 #include "ops_isas.hpp"
 
 namespace headrace::llm {

@@ -1,8 +1,8 @@
 // The row operations of ops.hpp written once over Lanes; each ops_<isa>.cpp includes this after choosing its flags.
 #pragma once
 
-#include "headrace/llm/lanes.hpp"
 #include "headrace/llm/ops.hpp"
+#include "headrace/simd/lanes.hpp"
 #include "lanes_norm.hpp"
 
 namespace headrace::llm {

@@ -7,7 +7,7 @@
 #include <string>
 
 #include "headrace/error.hpp"
-#include "lanes_isa.hpp"
+#include "headrace/simd/choose.hpp"
 #include "sample_passes.hpp"
 
 namespace headrace::llm {

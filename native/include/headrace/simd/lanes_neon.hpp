@@ -6,7 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 
-namespace headrace::llm {
+namespace headrace {
 namespace {
 
 struct Lanes {
@@ -193,4 +193,4 @@ inline std::int32_t sum(Ints x) {
 }
 
 }  // namespace
-}  // namespace headrace::llm
+}  // namespace headrace

@@ -1,4 +1,4 @@
-// Sixteen floats at a time, on any instruction set with the same bits: the vocabulary row operations and attention are
+// Sixteen floats at a time, on any instruction set with the same bits: the vocabulary that kernels over rows are
 // written in, once. A source file that includes this is compiled for one set (its flags say which; see CMakeLists.txt)
 // and sees that set's types in an unnamed namespace, so nothing compiled for a newer processor leaks into shared code.
 //
@@ -18,18 +18,18 @@
 
 // HEADRACE_LANES_SCALAR asks for the portable set whatever the flags.
 #if defined(HEADRACE_LANES_SCALAR)
-#include "headrace/llm/lanes_scalar.hpp"
+#include "headrace/simd/lanes_scalar.hpp"
 #elif defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512DQ__) && defined(__AVX512VL__)
-#include "headrace/llm/lanes_avx512.hpp"
+#include "headrace/simd/lanes_avx512.hpp"
 #elif defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)
-#include "headrace/llm/lanes_avx2.hpp"
+#include "headrace/simd/lanes_avx2.hpp"
 #elif defined(__aarch64__)
-#include "headrace/llm/lanes_neon.hpp"
+#include "headrace/simd/lanes_neon.hpp"
 #else
-#include "headrace/llm/lanes_scalar.hpp"
+#include "headrace/simd/lanes_scalar.hpp"
 #endif
 
-namespace headrace::llm {
+namespace headrace {
 namespace {
 
 inline constexpr std::size_t kLanes = 16;
@@ -72,4 +72,4 @@ inline Lanes tanh(Lanes x) {
 }
 
 }  // namespace
-}  // namespace headrace::llm
+}  // namespace headrace

@@ -6,7 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 
-namespace headrace::llm {
+namespace headrace {
 namespace {
 
 struct Lanes {
@@ -180,4 +180,4 @@ inline std::int32_t sum(Ints l) {
 }
 
 }  // namespace
-}  // namespace headrace::llm
+}  // namespace headrace

@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 
-namespace headrace::llm {
+namespace headrace {
 namespace {
 
 struct Lanes {
@@ -203,4 +203,4 @@ inline std::int32_t sum(Ints a) {
 }
 
 }  // namespace
-}  // namespace headrace::llm
+}  // namespace headrace

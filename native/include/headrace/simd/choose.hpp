@@ -6,7 +6,7 @@
 #include "headrace/cpu.hpp"
 #include "headrace/error.hpp"
 
-namespace headrace::llm {
+namespace headrace {
 
 /// Of the tables compiled into this build, the one for `isa`. Throws config_error if there is none.
 template <class Table>
@@ -36,4 +36,4 @@ const Table& for_isa(Isa isa, const Table* scalar, const Table* avx2, const Tabl
   return *found;
 }
 
-}  // namespace headrace::llm
+}  // namespace headrace

@@ -6,7 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 
-namespace headrace::llm {
+namespace headrace {
 namespace {
 
 struct Lanes {
@@ -154,4 +154,4 @@ inline std::int32_t sum(Ints a) {
 }
 
 }  // namespace
-}  // namespace headrace::llm
+}  // namespace headrace
