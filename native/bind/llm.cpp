@@ -4,6 +4,7 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <limits>
 #include <memory>
 #include <span>
 #include <string>
@@ -30,10 +31,17 @@ auto span_of(const Array& array) {
   return std::span(array.data(), array.size());
 }
 
+PackedMatrix shape_of(const std::string& type, int bits, std::size_t rows, std::size_t cols) {
+  constexpr std::size_t most = std::numeric_limits<std::uint32_t>::max();
+  if (rows > most || cols > most) {
+    throw Error(ErrorKind::invalid_input, "a matrix of " + std::to_string(rows) + " x " + std::to_string(cols) +
+                                              ": expected at most 2^32 - 1 rows and columns");
+  }
+  return {nullptr, static_cast<std::uint32_t>(rows), static_cast<std::uint32_t>(cols), packed_format(type, bits), 1.0F};
+}
+
 std::size_t packed_bytes(const std::string& type, int bits, std::size_t rows, std::size_t cols) {
-  return PackedMatrix{nullptr, static_cast<std::uint32_t>(rows), static_cast<std::uint32_t>(cols),
-                      packed_format(type, bits), 1.0F}
-      .bytes();
+  return shape_of(type, bits, rows, cols).bytes();
 }
 
 float pack_into(const std::string& type, int bits, const Read<std::uint8_t>& source, std::size_t rows, std::size_t cols,
@@ -49,8 +57,9 @@ float pack_into(const std::string& type, int bits, const Read<std::uint8_t>& sou
 
 PackedMatrix matrix_of(const Read<std::uint8_t>& data, const std::string& type, int bits, std::size_t rows,
                        std::size_t cols, float multiplier) {
-  const PackedMatrix matrix{reinterpret_cast<const std::byte*>(data.data()), static_cast<std::uint32_t>(rows),
-                            static_cast<std::uint32_t>(cols), packed_format(type, bits), multiplier};
+  PackedMatrix matrix = shape_of(type, bits, rows, cols);
+  matrix.data = reinterpret_cast<const std::byte*>(data.data());
+  matrix.multiplier = multiplier;
   if (data.size() != matrix.bytes()) {
     throw Error(ErrorKind::invalid_input, "packed weights: expected " + std::to_string(matrix.bytes()) +
                                               " bytes, got " + std::to_string(data.size()));

@@ -13,7 +13,7 @@ namespace headrace {
 
 class Team {
  public:
-  /// `threads` counts the caller. Throws invalid_input outside 1..1024.
+  /// `threads` counts the caller. Throws invalid_input outside 1..1024, overloaded when the system starts no more.
   explicit Team(std::size_t threads);
   ~Team();
   Team(const Team&) = delete;
@@ -38,6 +38,7 @@ class Team {
   using Call = void (*)(void*, std::size_t);
   void start(Call call, void* body);
   void serve(std::size_t rank);
+  void end();
 
   alignas(64) std::atomic<std::uint32_t> arrived_{0};
   alignas(64) std::atomic<std::uint32_t> phase_{0};  // counts barriers passed

@@ -42,6 +42,7 @@ class ThreadPool {
   void run(std::size_t begin, std::size_t end, std::size_t grain, Call call, void* body);
   void work(std::uint32_t generation);
   void serve(int cpu);
+  void end();
 
   // | generation 32 | chunks not yet taken 32 |. Taking a chunk is a CAS on both, so a worker that comes late finds
   // another generation and touches nothing; one that succeeds keeps the loop (and so job_) alive until its chunk is

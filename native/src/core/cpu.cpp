@@ -201,7 +201,7 @@ Isa choose_isa(std::string_view wanted) {
   for (const Isa isa : kAllIsas) known = known || isa_name(isa) == wanted;
   const std::string what = known ? "is not supported by this processor" : "is no known instruction set";
   throw Error(ErrorKind::config_error,
-              "HEADRACE_ISA: '" + std::string(wanted) + "' " + what + "; expected one of: " + choices);
+              "isa or HEADRACE_ISA: '" + std::string(wanted) + "' " + what + "; expected one of: " + choices);
 }
 
 Isa best_isa() {

@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <string>
+#include <system_error>
 
 #include "headrace/cpu.hpp"
 #include "headrace/error.hpp"
@@ -38,8 +39,13 @@ Team::Team(std::size_t threads) : owner_pid_(static_cast<int>(getpid())) {
     throw Error(ErrorKind::invalid_input, "threads: expected 1..1024, got " + std::to_string(threads));
   }
   workers_.reserve(threads - 1);
-  for (std::size_t rank = 1; rank < threads; ++rank) {
-    workers_.emplace_back([this, rank] { serve(rank); });
+  try {
+    for (std::size_t rank = 1; rank < threads; ++rank) workers_.emplace_back([this, rank] { serve(rank); });
+  } catch (const std::system_error& error) {
+    const std::size_t started = workers_.size();
+    end();
+    throw Error(ErrorKind::overloaded,
+                "only " + std::to_string(started) + " of " + std::to_string(threads - 1) + " threads: " + error.what());
   }
 }
 
@@ -48,9 +54,14 @@ Team::~Team() {
     for (auto& worker : workers_) worker.detach();
     return;
   }
+  end();
+}
+
+void Team::end() {
   stop_.store(true, std::memory_order_seq_cst);
   change(runs_, idle_);
   for (auto& worker : workers_) worker.join();
+  workers_.clear();
 }
 
 void Team::start(Call call, void* body) {

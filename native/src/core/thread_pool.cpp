@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <chrono>
 #include <string>
+#include <system_error>
 #include <utility>
 
 #include "headrace/cpu.hpp"
@@ -50,9 +51,16 @@ ThreadPool::ThreadPool(std::size_t threads, const std::vector<int>& cpus) : owne
     }
   }
   workers_.reserve(threads - 1);
-  for (std::size_t i = 0; i + 1 < threads; ++i) {
-    const int cpu = cpus.empty() ? -1 : cpus[i % cpus.size()];
-    workers_.emplace_back([this, cpu] { serve(cpu); });
+  try {
+    for (std::size_t i = 0; i + 1 < threads; ++i) {
+      const int cpu = cpus.empty() ? -1 : cpus[i % cpus.size()];
+      workers_.emplace_back([this, cpu] { serve(cpu); });
+    }
+  } catch (const std::system_error& error) {
+    const std::size_t started = workers_.size();
+    end();
+    throw Error(ErrorKind::overloaded,
+                "only " + std::to_string(started) + " of " + std::to_string(threads - 1) + " threads: " + error.what());
   }
 }
 
@@ -62,9 +70,14 @@ ThreadPool::~ThreadPool() {
     return;
   }
   const std::lock_guard lock(running_);
+  end();
+}
+
+void ThreadPool::end() {
   wake_.fetch_or(1U, std::memory_order_seq_cst);
   futex_wake_all(wake_);
   for (auto& worker : workers_) worker.join();
+  workers_.clear();
 }
 
 void ThreadPool::run(std::size_t begin, std::size_t end, std::size_t grain, Call call, void* body) {

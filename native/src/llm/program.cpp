@@ -119,7 +119,6 @@ void Program::add(Op op) {
 
     void operator()(const EmbedOp& o) const {
       same(matrix_of(o.table).cols, value_of(o.out).width, "width of the embedding");
-      program.width_ = value_of(o.out).width;
     }
     void operator()(const LinearOp& o) const {
       std::size_t rows = 0;
@@ -152,6 +151,7 @@ void Program::add(Op op) {
     }
     void operator()(const AddNormOp& o) const {
       same(value_of(o.y).width, value_of(o.x).width, "width of a sum");
+      if (o.norm.weight == no_vector) refuse("a sum that is normalised needs weights");
       vector_of(o.norm.weight, value_of(o.y).width);
     }
     void operator()(const AddOp& o) const { same(value_of(o.y).width, value_of(o.x).width, "width of a sum"); }
@@ -159,6 +159,7 @@ void Program::add(Op op) {
       same(matrix_of(o.head).cols, value_of(o.x).width, "width of the head");
       vector_of(o.norm.weight, value_of(o.x).width);
       program.vocab_ = matrix_of(o.head).rows;
+      program.width_ = value_of(o.x).width;
     }
     static void equal_sizes(std::size_t weights, std::size_t biases) {
       if (weights != biases || weights == 0) refuse("expected one bias, or none, for each of some weights");
@@ -231,8 +232,10 @@ void Program::check(const Step& step) const {
   if (step.block_tables.size() != sequences * step.pages) refuse("block_tables: expected one row a sequence");
   for (std::size_t s = 0; s < sequences; ++s) {
     if (step.starts[s] >= step.starts[s + 1]) refuse("starts: sequence " + number(s) + " has no token");
+    if (static_cast<std::size_t>(step.starts[s + 1]) > n) refuse("starts: sequence " + number(s) + " ends beyond all");
     for (std::int32_t i = step.starts[s]; i < step.starts[s + 1]; ++i) {
-      const std::int32_t expected = step.positions[static_cast<std::size_t>(step.starts[s])] + i - step.starts[s];
+      const std::int64_t first = step.positions[static_cast<std::size_t>(step.starts[s])];
+      const std::int64_t expected = first + i - step.starts[s];
       const std::int32_t position = step.positions[static_cast<std::size_t>(i)];
       if (position < 0 || position != expected) refuse("positions of sequence " + number(s) + " are not consecutive");
     }

@@ -6,9 +6,10 @@ the engine's own runs the model (`headrace.llm.loop`).
 
 from __future__ import annotations
 
-import atexit
+import asyncio
 import os
 import time
+import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -32,12 +33,12 @@ from headrace.llm.loader import load_model
 from headrace.llm.loop import Loop
 from headrace.llm.metrics import EngineMetrics, LlmMetrics
 from headrace.llm.params import SamplingParams
-from headrace.llm.probe import Probe, hidden_rows, logit_rows
+from headrace.llm.probe import Probe, hidden_rows, logit_rows, unit_rows
 from headrace.llm.prompt import Prompt, Prompts
 from headrace.llm.sampler import Sampler
 from headrace.llm.scheduler import BatchBuilder, Limits, Pace, Scheduler
 from headrace.llm.sequence import Request
-from headrace.llm.settings import EngineSettings, page_bytes, page_count
+from headrace.llm.settings import EngineSettings, check_number, page_bytes, page_count
 from headrace.llm.tokenizer import Tokenizer, load_tokenizer
 from headrace.llm.writer import Writer
 
@@ -97,10 +98,10 @@ class Engine:
         numbers.watch(scheduler)
         self._loop = Loop(executor, scheduler, BatchBuilder(settings.max_batch, step_tokens, max_context), numbers)
         self._closing = Lock()
-        self._closed = False
         self._pid = os.getpid()
         self._loop.start()
-        atexit.register(self.close)
+        # Neither the thread nor the interpreter's exit keeps an engine alive that nobody holds any more.
+        self._finaliser = weakref.finalize(self, _end, self._loop, executor, self._pid)
 
     @classmethod
     def load(
@@ -140,6 +141,9 @@ class Engine:
 
         Raises `LoadFailed` naming the file and what is wrong with it, `ConfigError` naming a setting.
         """
+        for key, value in (("threads", threads), ("n_pages", n_pages), ("kv_bytes", kv_bytes)):
+            if value is not None:
+                check_number(key, value, 1, 1024 if key == "threads" else 1 << 48)
         checkpoint, config, trace = load_model(path, max_context)
         try:
             chosen = EngineSettings(max_context=config.context_length, **settings)
@@ -190,43 +194,61 @@ class Engine:
         numbers; `Overloaded` when too many wait; `Unavailable` when the engine is closed.
         """
         self._check_open()
+        if not isinstance(params, SamplingParams):
+            raise InvalidInput(f"params: expected SamplingParams, got {type(params).__name__}")
         ctx = ctx if ctx is not None else Context()
         ctx.check()
         params.check(self._vocab_size)
+        self._check_room(params.n)  # before a long text is read in vain
         now_s = time.perf_counter()
-        tokens, limit, cut = self._prompts.fit(self._prompts.tokens(prompt, tools), params.max_tokens, truncate)
+        known = self._prompts.tokens(prompt, tools, truncate=truncate)
+        ctx.check()
+        tokens, limit, cut = self._prompts.fit(known, params.max_tokens, truncate)
         writers = self._writers(tokens, params, limit)
-        if self._loop.queued >= self.settings.max_queue:
-            raise Overloaded(f"{self._loop.queued} answers are waiting already; at most {self.settings.max_queue} may")
         request = Request(tokens, self._kv.names(tokens), writers, ctx, self._loop.cancelled, now_s)
         self._loop.submit(request)
-        return Generation(request, cut)
+        return Generation(request, cut, self)
+
+    @property
+    def width(self) -> int:
+        """Numbers of an embedding."""
+        return self._width
+
+    def tokens(self, text: str | Sequence[int]) -> list[int]:
+        """The token ids of a text (or of its ids, checked) that is to be read as a whole. Raises `InvalidInput`."""
+        return self._prompts.whole(text)
 
     def logits(self, token_ids: Sequence[int]) -> npt.NDArray[np.float32]:
         """float32[n, vocab]: what the model expects after each token of a text. Waits for it."""
         tokens = self._prompts.whole(token_ids)
-        return self._probe(Probe([tokens], logit_rows, self._vocab_size, LOGIT_PORTION))[0]
+        probe = self._submit(Probe([tokens], logit_rows, self._vocab_size, LOGIT_PORTION, Context()))
+        return probe.result.result()[0].astype(np.float32, copy=False)
 
-    def embed(self, texts: Sequence[str | Sequence[int]]) -> npt.NDArray[np.float32]:
+    def embed(self, texts: Sequence[str | Sequence[int]], *, ctx: Context | None = None) -> npt.NDArray[np.float32]:
         """float32[n, width]: for each text (or its token ids) the mean of the final hidden states of its tokens, scaled
-        to length 1. Waits for it."""
+        to length 1. Waits for it, no longer than `ctx` lives. Raises what `generate` does."""
+        return unit_rows(self._width, self._embedding(texts, ctx).result.result())
+
+    async def aembed(
+        self, texts: Sequence[str | Sequence[int]], *, ctx: Context | None = None
+    ) -> npt.NDArray[np.float32]:
+        """`embed` for an event loop; when its task is cancelled, so is the work."""
+        return unit_rows(self._width, await asyncio.wrap_future(self._embedding(texts, ctx).result))
+
+    def _embedding(self, texts: Sequence[str | Sequence[int]], ctx: Context | None) -> Probe:
+        if isinstance(texts, str):
+            raise InvalidInput("texts: expected a list of texts, got a text")
         tokens = [self._prompts.whole(text) for text in texts]
-        states = self._probe(Probe(tokens, hidden_rows, self._width, self.settings.step_tokens))
-        means = [state.mean(axis=0, dtype=np.float64) for state in states]
-        return np.array([mean / max(np.linalg.norm(mean), 1e-12) for mean in means], np.float32).reshape(
-            -1, self._width
-        )
+        portion = self.settings.step_tokens
+        return self._submit(Probe(tokens, hidden_rows, self._width, portion, ctx or Context(), mean=True))
 
     def close(self, drain_s: float = 0.0) -> None:
         """Accept nothing more, let what runs go on for `drain_s` seconds, end the rest with `Unavailable`, and free the
         model; idempotent."""
         with self._closing:
-            if self._closed or self._pid != os.getpid():
-                return
-            self._loop.stop(drain_s)
-            self._executor.close()
-            self._closed = True
-        atexit.unregister(self.close)
+            if self._pid == os.getpid() and self._finaliser.detach():
+                self._loop.stop(drain_s)
+                self._executor.close()
 
     def __enter__(self) -> Engine:
         return self
@@ -264,10 +286,23 @@ class Engine:
                 )
             return self._grammars
 
-    def _probe(self, probe: Probe) -> list[npt.NDArray[np.float32]]:
+    def _submit(self, probe: Probe) -> Probe:
         self._check_open()
+        self._check_room(1)
         self._loop.probe(probe)
-        return probe.result.result()
+        return probe
+
+    def check_answers(self, n: int) -> None:
+        """Raise `InvalidInput` unless so many answers may be wanted at once."""
+        most = self.settings.max_queue + self.settings.max_batch
+        if n > most:
+            raise InvalidInput(f"{n} answers at once: expected at most {most}, max_queue and max_batch together")
+
+    def _check_room(self, answers: int) -> None:
+        self.check_answers(answers)
+        queued = self._loop.queued
+        if queued >= self.settings.max_queue:
+            raise Overloaded(f"{queued} answers are waiting already; at most {self.settings.max_queue} may")
 
     def _check_open(self) -> None:
         if self._pid != os.getpid():
@@ -276,3 +311,10 @@ class Engine:
             )
         if self._loop.error is not None:
             raise self._loop.error.with_traceback(None)
+
+
+def _end(loop: Loop, executor: Executor, pid: int) -> None:
+    """Nobody holds the engine any more, or the interpreter exits."""
+    if pid == os.getpid():
+        loop.stop(0.0)
+        executor.close()

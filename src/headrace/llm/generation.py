@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections import deque
 from collections.abc import AsyncIterator, Iterator
 from types import TracebackType
 
 from headrace.core.waiter import ThreadWaiter
+from headrace.errors import Unavailable
 from headrace.llm.inbox import LoopWaiter, merge
 from headrace.llm.params import Chunk
 from headrace.llm.sequence import Request
@@ -28,12 +30,14 @@ class Generation:
         truncated_tokens: Tokens that were cut from it, 0 unless `truncate` was asked.
     """
 
-    def __init__(self, request: Request, truncated_tokens: int) -> None:
+    def __init__(self, request: Request, truncated_tokens: int, engine: object = None) -> None:
         self.request_id = request.ctx.request_id
         self.prompt_tokens = len(request.prompt)
         self.truncated_tokens = truncated_tokens
         self._request = request
         self._inbox = request.inbox
+        self._engine = engine  # which lives as long as somebody reads what it writes
+        self._pid = os.getpid()
         self._ready: deque[Chunk] = deque()
 
     def cancel(self) -> None:
@@ -58,7 +62,8 @@ class Generation:
                 raise StopIteration
             if not self._ready:
                 if waiter is not None:
-                    waiter.wait(None)
+                    with self._inbox.sleeping(waiter):
+                        waiter.wait(None)
                 else:
                     waiter = ThreadWaiter()
         return self._ready.popleft()
@@ -72,11 +77,14 @@ class Generation:
             if self._fetch(waiter):
                 raise StopAsyncIteration
             if not self._ready:
-                await waiter.wait()
+                with self._inbox.sleeping(waiter):
+                    await waiter.wait()
         return self._ready.popleft()
 
     def _fetch(self, waiter: ThreadWaiter | LoopWaiter | None) -> bool:
         """Make what is unread ready; True at the end. With nothing to read `waiter` will be woken."""
+        if self._pid != os.getpid():
+            raise Unavailable(f"this answer is written in process {self._pid}, not in this one, forked from it")
         unread = self._inbox.take(waiter)
         if unread is not None:
             self._ready.extend(unread)

@@ -7,13 +7,13 @@ nothing grows but the text. Readers who sleep are woken once a step, all those o
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from threading import Lock
 from typing import TypeAlias
 
 from headrace.core.waiter import ThreadWaiter
-from headrace.errors import HeadraceError
+from headrace.errors import HeadraceError, InvalidInput
 from headrace.llm.params import Chunk
 
 __all__ = ["Inbox", "LoopWaiter", "Sleeper", "Wakeups", "merge"]
@@ -88,13 +88,25 @@ class Inbox:
 
     def take(self, sleeper: Sleeper | None) -> list[Chunk] | None:
         """All unread chunks, merged, or None when that was all. When there are none yet, the next `put` returns
-        `sleeper`."""
+        `sleeper`. Raises `InvalidInput` where another reader sleeps."""
         with self._lock:
+            if self._sleeper not in (None, sleeper):
+                raise InvalidInput("an answer has one reader at a time, and another one waits for its next chunk")
             chunks, self._chunks = self._chunks, []
             if not chunks and self.ended:
                 return None
             self._sleeper = None if chunks else sleeper
         return merge(chunks)
+
+    @contextmanager
+    def sleeping(self, sleeper: Sleeper) -> Iterator[None]:
+        """Around a sleep, which may be interrupted: nobody sleeps after it."""
+        try:
+            yield
+        finally:
+            with self._lock:
+                if self._sleeper is sleeper:
+                    self._sleeper = None
 
 
 def merge(chunks: Sequence[Chunk]) -> list[Chunk]:

@@ -12,7 +12,7 @@ import logging
 import math
 import time
 from collections import deque
-from threading import Thread
+from threading import Thread, current_thread
 
 from headrace.core.waiter import ThreadWaiter
 from headrace.errors import DeadlineExceeded, HeadraceError, StageFailed, Unavailable
@@ -57,8 +57,9 @@ class Loop:
 
     @property
     def queued(self) -> int:
-        """Answers that wait for pages, new or preempted."""
-        return len(self._arrived) + len(self._scheduler.waiting)
+        """Answers that wait for pages, new or preempted, and passes over texts."""
+        arrived = sum([len(request.writers) for request in list(self._arrived)])
+        return arrived + len(self._scheduler.waiting) + len(self._probes)
 
     def cancelled(self, request: Request) -> None:
         """Somebody wants no more of the request. Needs no lock and wakes nobody: the thread is awake as long as there
@@ -74,7 +75,7 @@ class Loop:
     def probe(self, probe: Probe) -> None:
         self._probes.append(probe)
         self._waiter.wake()
-        if self.error is not None:
+        if self.error is not None and not self._thread.is_alive():  # else the thread gives up its pages as well
             probe.fail(self.error)
 
     def stop(self, drain_s: float) -> None:
@@ -82,7 +83,8 @@ class Loop:
         self.error = self.error or Unavailable("the engine is closed")
         self._stop_s = time.monotonic() + drain_s
         self._waiter.wake()
-        self._thread.join()
+        if current_thread() is not self._thread:  # where the last reference to an engine goes is not ours to choose
+            self._thread.join()
 
     def _run(self) -> None:
         try:
@@ -164,6 +166,7 @@ class Loop:
     def _probe(self) -> None:
         probe = self._probes[0]
         try:
+            probe.check()
             if probe.advance(self._executor, self._scheduler.kv, self._scheduler.prompt_share):
                 self._probes.popleft()
         except Exception as error:  # this caller's alone; if the executor is broken, the next step will tell
@@ -224,8 +227,8 @@ class Loop:
         for request in {answer.request for answer in self._scheduler.answers()} | set(self._arrived):
             if not request.inbox.ended:
                 self._fail(request, error)
-        for probe in self._probes:
-            probe.fail(error)
+        while self._probes:
+            self._probes.popleft().fail(error)
         self._wakeups.wake()
         self._metrics.forget()
 

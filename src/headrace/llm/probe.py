@@ -13,11 +13,12 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from headrace.errors import HeadraceError
+from headrace.core.context import Context
+from headrace.errors import Cancelled, HeadraceError
 from headrace.llm.execution import PAGE_TOKENS, Batch, Executor
 from headrace.llm.kv import KvCache, PageTable
 
-__all__ = ["Probe", "hidden_rows", "logit_rows"]
+__all__ = ["Probe", "hidden_rows", "logit_rows", "unit_rows"]
 
 Floats: TypeAlias = npt.NDArray[np.float32]
 
@@ -32,27 +33,53 @@ def hidden_rows(executor: Executor, batch: Batch) -> Floats:
     return executor.hidden(batch)
 
 
+def unit_rows(width: int, means: list[npt.NDArray[np.floating]]) -> Floats:
+    """float32[n, width]: these rows scaled to length 1."""
+    vectors = np.concatenate([*means, np.empty((0, width))])
+    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+    return np.asarray(vectors / np.maximum(lengths, 1e-12), np.float32)
+
+
 class Probe:
     """Args:
         texts: Each of at least one token and no more than fit the pages.
         rows: What is wanted of each token: `logit_rows` or `hidden_rows`.
         width: Numbers in a row.
         portion: Most tokens at a time.
+        ctx: When it ends, so does the work.
+        mean: Whether the rows of a text are averaged, and not kept.
 
     Attributes:
-        result: float32[n, width] for each text.
+        result: float32[n, width] for each text, or float64[1, width] of their mean.
     """
 
     def __init__(
-        self, texts: Sequence[Sequence[int]], rows: Callable[[Executor, Batch], Floats], width: int, portion: int
+        self,
+        texts: Sequence[Sequence[int]],
+        rows: Callable[[Executor, Batch], Floats],
+        width: int,
+        portion: int,
+        ctx: Context,
+        *,
+        mean: bool = False,
     ) -> None:
-        self.result: Future[list[Floats]] = Future()
+        self.result: Future[list[npt.NDArray[np.floating]]] = Future()
+        self.ctx = ctx
         self._texts = texts
         self._rows = rows
         self._portion = portion
-        self._out = [np.empty((len(text), width), np.float32) for text in texts]
+        self._mean = mean
+        self._out: list[npt.NDArray[np.floating]] = [
+            np.zeros((1, width)) if mean else np.empty((len(text), width), np.float32) for text in texts
+        ]
         self._text = self._position = 0
         self._table: PageTable | None = None
+
+    def check(self) -> None:
+        """Raise what ended the work, if nobody wants it any more."""
+        self.ctx.check()
+        if self.result.cancelled():
+            raise Cancelled("nobody waits for this text any more")
 
     def advance(self, executor: Executor, kv: KvCache, limit: int) -> bool:
         """Compute up to `limit` tokens, as far as there are pages; True when the result is there."""
@@ -79,14 +106,17 @@ class Probe:
                 table.release()
         if self._text < len(self._texts):
             return False
-        self.result.set_result(self._out)
+        if self._mean:
+            self._out = [total / len(text) for total, text in zip(self._out, self._texts, strict=True)]
+        if self.result.set_running_or_notify_cancel():
+            self.result.set_result(self._out)
         return True
 
     def fail(self, error: HeadraceError) -> None:
         """Give up; the pages are free."""
         if self._table is not None:
             self._table.release()
-        if not self.result.done():
+        if not self.result.done() and self.result.set_running_or_notify_cancel():
             self.result.set_exception(error)
 
     def _compute(self, executor: Executor, parts: list[tuple[int, int, int, PageTable]]) -> None:
@@ -110,4 +140,8 @@ class Probe:
             ),
         )
         for (i, start, end, _), first in zip(parts, starts.tolist(), strict=False):
-            self._out[i][start:end] = rows[first : first + end - start]
+            own = rows[first : first + end - start]
+            if self._mean:
+                self._out[i] = np.concatenate([self._out[i], own]).sum(axis=0, keepdims=True)  # one after the other
+            else:
+                self._out[i][start:end] = own

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import Any, TypeAlias, cast
 
 import numpy as np
@@ -30,14 +31,22 @@ class Prompts:
         self._vocab_size = vocab_size
         self._max_context = max_context
 
-    def tokens(self, prompt: Prompt, tools: Sequence[Mapping[str, Any]] | None = None) -> list[int]:
-        """The tokens of a prompt, at least one. Raises `InvalidInput` saying what is wrong with it."""
+    def tokens(
+        self, prompt: Prompt, tools: Sequence[Mapping[str, Any]] | None = None, *, truncate: bool = False
+    ) -> list[int]:
+        """The tokens of a prompt, at least one. Raises `InvalidInput` saying what is wrong with it.
+
+        A text of more bytes than any tokens that fit the context is refused before it is read, or loses its beginning
+        where `truncate` allows that.
+        """
         if isinstance(prompt, str):
-            tokens = self._known_tokenizer().encode(prompt)
+            tokens = self._known_tokenizer().encode(self._bounded(prompt, truncate))
         elif isinstance(prompt, Sequence) and prompt and isinstance(prompt[0], Mapping):
             if self._chat is None:
                 raise InvalidInput("prompt: this model has no chat template; expected a text or token ids")
-            tokens = self._chat.encode(cast(Sequence[Message], prompt), tools=tools)
+            messages = cast(Sequence[Message], prompt)
+            self._bounded("".join(_contents(messages)), truncate=False)
+            tokens = self._chat.encode(messages, tools=tools)
         else:
             tokens = self._ids(prompt)
         if not tokens:
@@ -74,6 +83,25 @@ class Prompts:
             raise InvalidInput(f"text: {len(tokens)} tokens do not fit the context of {self._max_context}")
         return tokens
 
+    def _bounded(self, text: str, truncate: bool) -> str:
+        if len(text) <= self._max_context:
+            return text
+        n_bytes, most = len(text.encode(errors="replace")), self._max_context * self._longest_token
+        if n_bytes <= most:
+            return text
+        if truncate:
+            return text[-most:]
+        raise InvalidInput(
+            f"prompt: a text of {n_bytes} bytes cannot fit the context of {self._max_context} tokens; none has more "
+            f"than {self._longest_token} bytes"
+        )
+
+    @cached_property
+    def _longest_token(self) -> int:
+        """Bytes."""
+        tokenizer = self._known_tokenizer()
+        return max(len(tokenizer.token_bytes(token)) for token in range(tokenizer.vocab_size))
+
     def _known_tokenizer(self) -> Tokenizer:
         if self._tokenizer is None:
             raise InvalidInput("prompt: this model has no tokenizer; expected token ids")
@@ -90,6 +118,16 @@ class Prompts:
             wrong = next(token for token in ids.tolist() if not 0 <= token < self._vocab_size)
             raise InvalidInput(f"prompt: expected token ids below {self._vocab_size}, got {wrong}")
         return [int(token) for token in ids]
+
+
+def _contents(messages: Sequence[Message]) -> Iterator[str]:
+    """The texts of messages, as far as they have the form that is checked later."""
+    for message in messages:
+        content = message.get("content") if isinstance(message, Mapping) else None
+        for part in content if isinstance(content, list) else [content]:
+            text = part.get("text") if isinstance(part, Mapping) else part
+            if isinstance(text, str):
+                yield text
 
 
 def _described(prompt: object) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from numbers import Integral, Real
 
 from headrace.core.machine import machine
 from headrace.errors import ConfigError
@@ -10,10 +11,14 @@ from headrace.llm.execution import PAGE_TOKENS
 from headrace.llm.kv.policy import make_policy
 from headrace.llm.trace import Attention, Trace
 
-__all__ = ["EngineSettings", "page_bytes", "page_count"]
+__all__ = ["EngineSettings", "check_number", "page_bytes", "page_count"]
 
 MOST_KV_BYTES = 1 << 30
 """Keys and values take no more than this unless it is asked for (memory is only used when pages are)."""
+
+
+MOST_STEP_TOKENS = 1 << 16
+"""Every buffer between two operations has a row for each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,13 +46,22 @@ class EngineSettings:
 
     def __post_init__(self) -> None:
         for field in fields(self):
-            value = getattr(self, field.name)
-            low = 2 if field.name == "max_context" else 0 if field.name in ("max_queue", "guesses", "slack") else 1
-            if field.name != "policy" and not value >= low:
-                raise ConfigError(f"{field.name}: expected at least {low}, got {value!r}")
+            if field.name == "policy":
+                continue
+            low = 2 if field.name == "max_context" else 0 if field.name in ("guesses", "slack") else 1
+            high = MOST_STEP_TOKENS if field.name == "step_tokens" else 1 << 31
+            kind = Real if field.name == "slack" else Integral
+            check_number(field.name, getattr(self, field.name), low, high, kind)
         if self.max_batch > self.step_tokens:
             raise ConfigError(f"max_batch: expected at most step_tokens, {self.step_tokens}, got {self.max_batch}")
         make_policy(self.policy)
+
+
+def check_number(name: str, value: object, low: float, high: float, kind: type = Integral) -> None:
+    """Raise `ConfigError` unless it is a whole number (or any, with `kind` Real) from `low` to `high`."""
+    if not isinstance(value, kind) or isinstance(value, bool) or not low <= value <= high:  # type: ignore[operator]
+        what = "a whole number" if kind is Integral else "a number"
+        raise ConfigError(f"{name}: expected {what} from {low} to {high}, got {value!r}")
 
 
 def page_bytes(trace: Trace, kv_type: str) -> int:

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
-from headrace.errors import ConfigError, Conflict, IntegrityError, InvalidInput
+from headrace.errors import ConfigError, Conflict, IntegrityError, InvalidInput, LoadFailed
 from headrace.llm.fingerprint import fingerprint
 from headrace.llm.weight_file import NoRoom, WeightFile, Writer
 from headrace.store.durable import fsync_dir, scratch_name
@@ -203,6 +203,8 @@ def _in_memory(key: str, build: Build, label: str) -> WeightFile:
         build(writer)
         writer.finish()
         return WeightFile(Path("memory"), key, descriptor)
+    except NoRoom as error:
+        raise LoadFailed(f"{label}: repacked weights find no room, in the cache nor in memory: {error}") from error
     finally:
         os.close(descriptor)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Literal, TypeAlias
 
 import numpy as np
@@ -93,7 +94,7 @@ def _shapes(spec: MlpSpec) -> dict[str, tuple[int, ...]]:
     shapes: dict[str, tuple[int, ...]] = {}
     for network, outputs in (("actor", spec.head.n_outputs), ("critic", 1)):
         sizes = (spec.obs_size, *spec.hidden, outputs)
-        for layer, (wide_in, wide_out) in enumerate(zip(sizes[:-1], sizes[1:], strict=True)):
+        for layer, (wide_in, wide_out) in enumerate(pairwise(sizes)):
             shapes[f"{network}.{layer}.weight"] = (wide_out, wide_in)
             shapes[f"{network}.{layer}.bias"] = (wide_out,)
         if network == "actor" and isinstance(spec.head, Gaussian):
@@ -125,7 +126,7 @@ def views(spec: MlpSpec, flat: Floats) -> dict[str, Floats]:
 
 
 def initial(spec: MlpSpec, seed: int) -> Floats:
-    """Fresh parameters: orthogonal weights with gain sqrt 2 (hidden), 0.01 (actor's last), 1 (critic's last); the rest 0.
+    """Fresh parameters: orthogonal weights, gain sqrt 2 (hidden), 0.01 (actor's last), 1 (critic's last); the rest 0.
 
     Source: Saxe, McClelland & Ganguli 2014; the gains are those of PPO's reference code.
     """

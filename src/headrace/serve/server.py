@@ -13,6 +13,7 @@ import secrets
 import signal
 import time
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from email.utils import formatdate
 from itertools import count
 from typing import Any, TypeAlias
@@ -22,7 +23,7 @@ import msgspec
 from headrace.core.context import Context
 from headrace.core.logs import fields
 from headrace.core.telemetry import Tracer
-from headrace.errors import Cancelled, ConfigError, HeadraceError, LoadFailed, Overloaded
+from headrace.errors import Cancelled, ConfigError, HeadraceError, LoadFailed, Overloaded, Unavailable
 from headrace.serve.address import is_loopback, why_not_bound
 from headrace.serve.codec.http import HttpProtocol
 from headrace.serve.codec.message import Limits, Request
@@ -41,6 +42,9 @@ __all__ = ["Extension", "Server", "ServerSettings"]
 _log = logging.getLogger(__name__)
 
 BACKLOG = 2048
+LAST_WORDS_S = 2.0
+"""How long clients may take to hear that their requests were ended."""
+
 MAX_FOUND = 1024
 """Targets whose route is remembered."""
 
@@ -105,7 +109,7 @@ class Server:
         self._in_flight = 0
         self._idle = asyncio.Event()
         self._idle.set()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[asyncio.Task[None], Context] = {}
         self._listener: asyncio.Server | None = None
         self._sweeper: asyncio.TimerHandle | None = None
         self._date = formatdate(usegmt=True)
@@ -171,6 +175,7 @@ class Server:
             await asyncio.wait_for(self._idle.wait(), self._settings.drain_timeout_s)
         except TimeoutError:
             _log.warning("%d requests were still open after %g s", self._in_flight, self._settings.drain_timeout_s)
+            await self._end_open()
         for connection in list(self.connections):
             connection.close()
         for task in self._tasks:
@@ -183,6 +188,13 @@ class Server:
             self._sweeper.cancel()
         for connection in list(self.connections):
             connection.abort()
+
+    async def _end_open(self) -> None:
+        """Tell the clients of open requests that they will get no more, and give them the time to hear it."""
+        for ctx in list(self._tasks.values()):
+            ctx.cancel(Unavailable("the server is shutting down"))
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._idle.wait(), LAST_WORDS_S)
 
     @property
     def url(self) -> str:
@@ -251,7 +263,7 @@ class Server:
         self._found[request.method, request.target] = found
         return found
 
-    def fail(self, request: Request, error: Exception) -> None:
+    def fail(self, request: Request, error: BaseException) -> None:
         ctx = request.ctx
         assert ctx is not None
         if isinstance(error, HeadraceError):
@@ -295,12 +307,14 @@ class Server:
         async def guarded() -> None:
             try:
                 await answer
-            except Exception as error:
+            except (asyncio.CancelledError, KeyboardInterrupt, SystemExit):
+                raise
+            except BaseException as error:  # a panic of native code is no Exception
                 self.fail(request, error)
 
         task = asyncio.get_running_loop().create_task(guarded())
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks[task] = ctx
+        task.add_done_callback(self._tasks.pop)
 
         def gone(error: HeadraceError) -> None:
             if isinstance(error, Cancelled):  # a deadline is the handler's to answer

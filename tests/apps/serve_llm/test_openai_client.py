@@ -240,7 +240,7 @@ def test_embeddings_are_vectors_of_length_one(client, served):
 
 def test_our_own_parameters_go_through_extra_body(client):
     greedy = complete(client).choices[0].text
-    extra = {"top_k": 1, "min_p": 0.1, "typical_p": 1.0, "repetition_penalty": 1.0, "priority": 2, "lookup": 4}
+    extra = {"top_k": 1, "min_p": 0.1, "typical_p": 1.0, "repetition_penalty": 1.0, "priority": -2, "lookup": 4}
     assert complete(client, temperature=1, extra_body=extra).choices[0].text == greedy
     digits = complete(client, extra_body={"grammar": {"kind": "regex", "text": "[0-9]{5}"}})
     assert digits.choices[0].text.isdigit()

@@ -114,11 +114,15 @@ def test_a_full_queue_refuses_the_newcomer_and_nobody_else(make_engine: MakeEngi
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"max_context": 1}, "max_context: expected at least 2, got 1"),
-        ({"max_batch": 0}, "max_batch: expected at least 1, got 0"),
+        ({"max_context": 1}, "max_context: expected a whole number from 2 to .*, got 1"),
+        ({"max_batch": 0}, "max_batch: expected a whole number from 1 to .*, got 0"),
+        ({"max_batch": 2.5}, "max_batch: expected a whole number from 1 to .*, got 2.5"),
+        ({"max_queue": 0}, "max_queue: expected a whole number from 1 to"),
+        ({"step_tokens": 10**9}, "step_tokens: expected a whole number from 1 to 65536, got 1000000000"),
+        ({"step_tokens": "9"}, "step_tokens: expected a whole number from 1 to 65536, got '9'"),
         ({"max_batch": 65, "step_tokens": 64}, "max_batch: expected at most step_tokens, 64, got 65"),
-        ({"slack": -0.1}, "slack: expected at least 0"),
-        ({"slack": float("nan")}, "slack: expected at least 0, got nan"),
+        ({"slack": -0.1}, "slack: expected a number from 0 to"),
+        ({"slack": float("nan")}, "slack: expected a number from 0 to .*, got nan"),
         ({"policy": "mru"}, "policy: expected one of"),
     ],
 )

@@ -67,6 +67,7 @@ class LlmBackend:
 
     Attributes:
         sampling: What is used where a request states nothing.
+        max_priority: The highest that a client may ask for.
         loaded_at_s: `time.time()` of the load.
     """
 
@@ -76,6 +77,7 @@ class LlmBackend:
 
     def __init__(self, path: Path, name: str, config: LlmConfig, plugin: LlmPlugin) -> None:
         self.sampling: SamplingParams = config.sampling
+        self.max_priority = config.max_priority
         self.loaded_at_s = 0.0
         self.metadata: dict[str, str] = {}
         self._path = path

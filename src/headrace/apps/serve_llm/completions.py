@@ -49,6 +49,7 @@ class CompletionHandler:
         truncate = bool(asked.truncate)
 
         def begin(engine: Engine) -> _Answers:
+            engine.check_answers(len(prompts) * sampling.n)
             with contextlib.ExitStack() as begun:  # all of them or none
                 generations = [
                     begun.enter_context(engine.generate(prompt, sampling, ctx=ctx, truncate=truncate))

@@ -33,6 +33,7 @@ class LlmConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         policy: Which cached pages go first.
         chat_template: A Jinja template in place of the file's own.
         sampling: What `infer` and `/generate` use where the request states nothing.
+        max_priority: The highest priority a client may ask for; above 0, clients can push each other out.
     """
 
     threads: Annotated[int, Meta(ge=1, le=1024)] | None = None
@@ -47,10 +48,11 @@ class LlmConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     policy: Literal["score", "lru", "lfu"] | None = None
     chat_template: str | None = None
     sampling: SamplingParams = SamplingParams(max_tokens=256)
+    max_priority: int = 0
 
     def engine_options(self) -> dict[str, Any]:
         """What was stated, as arguments of `Engine.load`."""
-        names = (name for name in self.__struct_fields__ if name != "sampling")
+        names = (name for name in self.__struct_fields__ if name not in ("sampling", "max_priority"))
         return {name: value for name in names if (value := getattr(self, name)) is not None}
 
 

@@ -11,8 +11,9 @@ import numpy as np
 
 from headrace.apps.serve_llm.completions import Prompt, prompts_of
 from headrace.apps.serve_llm.errors import BadRequest
-from headrace.apps.serve_llm.models import LanguageModels
+from headrace.apps.serve_llm.models import LARGE_BODY, LanguageModels
 from headrace.apps.serve_llm.schema import EmbeddingRequest, read
+from headrace.errors import InvalidInput
 from headrace.serve.codec.message import Request
 from headrace.serve.routes.body import json_response
 from headrace.serve.watch import Watch
@@ -36,10 +37,12 @@ class EmbeddingHandler:
         prompts = prompts_of(asked.input, "input")
         ctx = self._models.under(request, model, asked.user, None)
         with model.backend.working(), Watch(ctx):
-            vectors, n_tokens = await asyncio.to_thread(_embed, model.backend.engine, prompts)
-        width = vectors.shape[1]
-        if asked.dimensions not in (None, width):
-            raise BadRequest("dimensions", f"expected {width}, the model's own, got {asked.dimensions}")
+            engine = model.backend.engine
+            if asked.dimensions not in (None, engine.width):
+                raise BadRequest("dimensions", f"expected {engine.width}, the model's own, got {asked.dimensions}")
+            on_thread = len(request.body) >= LARGE_BODY
+            ids = await asyncio.to_thread(_tokens, engine, prompts) if on_thread else _tokens(engine, prompts)
+            vectors = await engine.aembed(ids, ctx=ctx)
         encode = _base64 if asked.encoding_format == "base64" else _floats
         request.respond(
             json_response(
@@ -50,22 +53,18 @@ class EmbeddingHandler:
                         for index, vector in enumerate(vectors)
                     ],
                     "model": model.name,
-                    "usage": {"prompt_tokens": n_tokens, "total_tokens": n_tokens},
+                    "usage": dict.fromkeys(("prompt_tokens", "total_tokens"), sum(map(len, ids))),
                 }
             )
         )
 
 
-def _embed(engine: Engine, prompts: Sequence[Prompt]) -> tuple[Any, int]:
-    """float32[n, width], and the tokens of all prompts."""
-    ids = [_ids(engine, one) if isinstance(one, str) else one for one in prompts]
-    return engine.embed(ids), sum(len(one) for one in ids)
-
-
-def _ids(engine: Engine, text: str) -> list[int]:
-    if engine.tokenizer is None:
-        raise BadRequest("input", "this model has no tokenizer; expected token ids")
-    return engine.tokenizer.encode(text)
+def _tokens(engine: Engine, prompts: Sequence[Prompt]) -> list[Sequence[int]]:
+    """The token ids of each prompt."""
+    try:
+        return [engine.tokens(prompt) for prompt in prompts]
+    except InvalidInput as error:
+        raise BadRequest("input", str(error).removeprefix("prompt: ").removeprefix("text: ")) from None
 
 
 def _base64(vector: Any) -> str:

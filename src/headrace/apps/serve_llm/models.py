@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, TypeVar
 
 from headrace.apps.serve_llm.backend import LlmBackend
-from headrace.apps.serve_llm.errors import UnknownModel
+from headrace.apps.serve_llm.errors import BadRequest, UnknownModel
 from headrace.core.context import Context
 from headrace.errors import NotFound, Unauthenticated, Unavailable
 from headrace.serve.codec.message import Request
@@ -25,7 +25,7 @@ from headrace.serve.routes.body import timeout_of
 if TYPE_CHECKING:
     from headrace.llm.engine import Engine
 
-__all__ = ["TENANT_HEADER", "LanguageModel", "LanguageModels", "check_key"]
+__all__ = ["LARGE_BODY", "TENANT_HEADER", "LanguageModel", "LanguageModels", "check_key"]
 
 T = TypeVar("T")
 
@@ -116,6 +116,9 @@ class LanguageModels:
         ctx.limit(timeout_of(request, model.model.config.timeout_s))
         ctx.tenant = request.header(TENANT_HEADER)[:128] or (user or "")[:128]
         ctx.priority = priority or 0
+        if ctx.priority > model.backend.max_priority:
+            most = model.backend.max_priority
+            raise BadRequest("priority", f"this model takes none above {most} (`llm.max_priority`), got {priority}")
         return ctx
 
 

@@ -66,7 +66,8 @@ _SPACING = {"whitespace_flexible": False, "item_separator": ", ", "key_separator
 
 
 class ToolReader:
-    """Parts one answer, as it comes, into text and calls. Holds back what may still become a call.
+    """Parts one answer, as it comes, into text and calls. Holds back what may still become a call. White space with
+    nothing else before a call, and after one, belongs to it.
 
     Attributes:
         calls: Calls found so far; no more than one where only a `single` one is wanted.
@@ -78,6 +79,8 @@ class ToolReader:
         self._names = {tool.function.name for tool in tools}
         self._held = ""
         self._began = False
+        self._after_call = False
+        self._spoke = False  # text since the last call
 
     def feed(self, text: str, *, last: bool = False) -> Iterator[str | ToolCall]:
         """Pieces of text and calls that are certain now; at the `last` feed everything is."""
@@ -94,23 +97,26 @@ class ToolReader:
                     yield from self._wanted(calls)
                     return
                 self._began = True
+            if self._after_call:
+                self._held = self._held.lstrip(WHITESPACE)
+                self._after_call = not self._held
             before, tag, rest = self._held.partition(OPEN)
-            if not tag:
-                keep = 0 if last else _overlap(self._held, OPEN)
-                out, self._held = self._held[: len(self._held) - keep], self._held[len(self._held) - keep :]
-                if out:
-                    yield out
-                return
             inside, end, after = rest.partition(CLOSE)
-            if not end and not last:
-                if before.strip(WHITESPACE):  # white space waits: before a call it is dropped
-                    self._held = tag + rest
-                    yield before
+            if not tag or not (end or last):  # what is certain goes out; white space may still be a call's
+                certain = before if tag or last else before[: len(before) - _overlap(before, OPEN)]
+                if last or self._spoke or certain.strip(WHITESPACE):
+                    self._held = self._held[len(certain) :]
+                    self._spoke = bool(certain) or self._spoke
+                    if certain:
+                        yield certain
                 return
             calls = self._parse(inside)
-            self._held = after.lstrip(WHITESPACE) if calls else after
-            if before.strip(WHITESPACE) or not calls:
-                yield before if calls else before + tag + inside + end
+            self._held, self._after_call = after, bool(calls)
+            if not calls:
+                yield before + tag + inside + end
+            elif self._spoke or before.strip(WHITESPACE):
+                yield before
+            self._spoke = not calls
             yield from self._wanted(calls)
 
     def _whole(self, text: str) -> list[ToolCall]:

@@ -1,0 +1,223 @@
+"""The source text of an environment's batch loops, with its `reset`, `step` and `observe` left as names.
+
+Environments are stepped in blocks that fit the first cache. A block is loaded into local arrays, all of it is stepped
+in one loop without a branch, which becomes vector code, and stored; the few environments whose episode ended are seen
+to afterwards, one by one. Environments with array fields, which `step` changes in place, are stepped one by one.
+"""
+
+from __future__ import annotations
+
+from headrace.rl.envs.definition import Definition, Field
+from headrace.rl.envs.layout import row_bytes, sections
+from headrace.rl.spec import Discrete
+
+__all__ = ["BLOCK", "loops_source"]
+
+BLOCK = 64
+_LARGEST_TUPLE = 16  # numbers of an action that are passed by value
+_LARGEST_LOCAL = 32  # numbers of an observation that a block keeps in local arrays
+
+
+def loops_source(definition: Definition, speculate: bool) -> str:
+    """The functions `reset_shard`, `restart_shard` and `step_shard` (see `compile` for their arguments).
+
+    `speculate`: whether `step` may be run on an ended environment and its outcome thrown away.
+    """
+    return "\n".join(
+        [_begin(definition), _reset(), _restart(), _one_by_one(definition), _step(definition, speculate)]
+    )
+
+
+def _pointers(definition: Definition) -> list[str]:
+    lines, at = [], "0"
+    for field in sections(definition):
+        lines.append(f"    g_{field.name} = pointer_{field.dtype.name}(state, {at})")
+        at += f" + up64({row_bytes(field)} * n)"
+    return lines
+
+
+def _state(fields: tuple[Field, ...], source: str) -> str:
+    return f"State({', '.join(source.format(f=f.name) if not f.is_array else _array(f) for f in fields)})"
+
+
+def _array(field: Field) -> str:
+    size = row_bytes(field) // field.dtype.itemsize
+    return f"carray(pointer_{field.dtype.name}(g_{field.name}, i * {size * field.dtype.itemsize}), {field.shape})"
+
+
+def _action(definition: Definition, where: str) -> str:
+    """The expression of one environment's action, `where` being its number in `actions`."""
+    space = definition.spec.action
+    cast = "int64" if space.dtype.kind == "i" else "float64"
+    if isinstance(space, Discrete):
+        return f"{cast}(actions[{where}])"
+    if space.size <= _LARGEST_TUPLE:
+        return "(" + "".join(f"{cast}(actions[({where}) * {space.size} + {k}]), " for k in range(space.size)) + ")"
+    return f"carray(pointer_{space.dtype.name}(actions, ({where}) * {space.size * 4}), ({space.size},))"
+
+
+def _row(definition: Definition, pointer: str, where: str) -> str:
+    size = definition.spec.obs_size
+    return f"carray(pointer_float32({pointer}, ({where}) * {4 * size}), ({size},))"
+
+
+def _store(definition: Definition, indent: str) -> list[str]:
+    return [f"{indent}g_{f.name}[i] = after.{f.name}" for f in definition.fields if not f.is_array]
+
+
+def _begin(definition: Definition) -> str:
+    before = _state(definition.fields, "g_{f}[i]")
+    call = f"reset({before}, rng, PARAMS)" if definition.reset_takes_state else "reset(rng, PARAMS)"
+    return "\n".join(
+        [
+            "def begin(state, n, seed, i, episode, obs):",
+            *_pointers(definition),
+            "    rng = stack_stream()",
+            "    key_stream(rng, seed, i, episode, 0)",
+            "    g_episode[i] = episode",
+            "    g_steps[i] = 0",
+            "    g_ended[i] = 0",
+            f"    after = {call}",
+            *_store(definition, "    "),
+            f"    observe({_state(definition.fields, 'g_{f}[i]')}, PARAMS, {_row(definition, 'obs', 'i')})",
+            "",
+        ]
+    )
+
+
+def _reset() -> str:
+    return """
+def reset_shard(state, n, seed, first, last, obs):
+    for i in range(first, last):
+        begin(state, n, seed, i, 0, obs)
+"""
+
+
+def _restart() -> str:
+    return """
+def restart_shard(state, n, seed, first, last, mask, obs):
+    g_episode = pointer_int64(state, 0)
+    for i in range(first, last):
+        if mask[i]:
+            begin(state, n, seed, i, g_episode[i] + 1, obs)
+"""
+
+
+def _truncates(definition: Definition) -> str:
+    return f"count >= {definition.spec.max_steps}" if definition.spec.max_steps else "False"
+
+
+_ARGUMENTS = "state, n, seed, first, last, actions, obs, final_obs, reward, terminated, truncated, autoreset"
+
+
+def _one_by_one(definition: Definition) -> str:
+    size = definition.spec.obs_size
+    here = _state(definition.fields, "g_{f}[i]")
+    return "\n".join(
+        [
+            f"def one_by_one({_ARGUMENTS}):",
+            *_pointers(definition),
+            "    rng = stack_stream()",
+            "    for i in range(first, last):",
+            "        ended = g_ended[i]",
+            "        if ended != 0:",
+            "            reward[i] = 0.0",
+            "            if autoreset == 0:",
+            "                terminated[i] = ended & 1",
+            "                truncated[i] = ended >> 1",
+            f"                observe({here}, PARAMS, {_row(definition, 'obs', 'i')})",
+            "            else:",
+            "                begin(state, n, seed, i, g_episode[i] + 1, obs)",
+            "                terminated[i] = 0",
+            "                truncated[i] = 0",
+            "            continue",
+            "        count = g_steps[i] + 1",
+            "        key_stream(rng, seed, i, g_episode[i], count)",
+            f"        after, gain, over = step({here}, {_action(definition, 'i')}, rng, PARAMS)",
+            *_store(definition, "        "),
+            "        g_steps[i] = count",
+            "        reward[i] = gain",
+            "        flags = (1 if over else 0) | (2 if " + _truncates(definition) + " else 0)",
+            "        terminated[i] = flags & 1",
+            "        truncated[i] = flags >> 1",
+            f"        observe({here}, PARAMS, {_row(definition, 'obs', 'i')})",
+            "        if flags != 0:",
+            "            if autoreset == 1:",
+            f"                for k in range({size}):",
+            f"                    final_obs[i * {size} + k] = obs[i * {size} + k]",
+            "                begin(state, n, seed, i, g_episode[i] + 1, obs)",
+            "            else:",
+            "                g_ended[i] = flags",
+            "",
+        ]
+    )
+
+
+def _step(definition: Definition, speculate: bool) -> str:
+    fields, size, width = definition.fields, definition.spec.obs_size, definition.spec.action_size
+    if any(f.is_array for f in fields) or width > _LARGEST_TUPLE or size > _LARGEST_LOCAL:
+        return f"def step_shard({_ARGUMENTS}):\n    one_by_one({_ARGUMENTS})\n"
+    kind = definition.spec.action.dtype.name
+    action = _action(definition, "j").replace("actions[", "b_actions[")
+    return "\n".join(
+        [
+            f"def step_shard({_ARGUMENTS}):",
+            *_pointers(definition),
+            "    rng = stack_stream()",
+            *(f"    b_{f.name} = stack_{f.dtype.name}({BLOCK})" for f in fields),
+            f"    b_steps = stack_int32({BLOCK})",
+            f"    b_flags = stack_uint8({BLOCK})",
+            f"    b_reward = stack_float32({BLOCK})",
+            f"    b_actions = stack_{kind}({BLOCK * width})",
+            f"    b_obs = stack_float32({BLOCK * size})",
+            f"    for base in range(first, last, {BLOCK}):",
+            f"        m = min(last - base, {BLOCK})",
+            "        waiting = 0",
+            "        for j in range(m):",
+            "            waiting |= g_ended[base + j]",
+            f"        if waiting != 0 and (autoreset == 0 or {not speculate}):",
+            f"            one_by_one({_ARGUMENTS.replace('first, last', 'base, base + m')})",
+            "            continue",
+            "        for j in range(m):",
+            *(f"            b_{f.name}[j] = g_{f.name}[base + j]" for f in fields),
+            "            b_steps[j] = g_steps[base + j]",
+            f"        for j in range(m * {width}):",
+            f"            b_actions[j] = actions[base * {width} + j]",
+            "        finished = 0",
+            "        for j in range(m):",
+            "            count = b_steps[j] + 1",
+            "            key_stream(rng, seed, base + j, g_episode[base + j], count)",
+            f"            after, gain, over = step({_state(fields, 'b_{f}[j]')}, {action}, rng, PARAMS)",
+            *(f"            b_{f.name}[j] = after.{f.name}" for f in fields),
+            "            flags = (1 if over else 0) | (2 if " + _truncates(definition) + " else 0)",
+            "            b_steps[j] = count",
+            "            b_reward[j] = gain",
+            "            b_flags[j] = flags",
+            "            finished |= flags",
+            f"            observe({_state(fields, 'b_{f}[j]')}, PARAMS, {_row(definition, 'b_obs', 'j')})",
+            "        for j in range(m):",
+            *(f"            g_{f.name}[base + j] = b_{f.name}[j]" for f in fields),
+            "            g_steps[base + j] = b_steps[j]",
+            "            reward[base + j] = b_reward[j]",
+            "            terminated[base + j] = b_flags[j] & 1",
+            "            truncated[base + j] = b_flags[j] >> 1",
+            f"        for j in range(m * {size}):",
+            f"            obs[base * {size} + j] = b_obs[j]",
+            "        if finished | waiting != 0:",
+            "            for j in range(m):",
+            "                i = base + j",
+            "                if g_ended[i] != 0:",
+            "                    reward[i] = 0.0",
+            "                    terminated[i] = 0",
+            "                    truncated[i] = 0",
+            "                    begin(state, n, seed, i, g_episode[i] + 1, obs)",
+            "                elif b_flags[j] != 0:",
+            "                    if autoreset == 1:",
+            f"                        for k in range({size}):",
+            f"                            final_obs[i * {size} + k] = b_obs[j * {size} + k]",
+            "                        begin(state, n, seed, i, g_episode[i] + 1, obs)",
+            "                    else:",
+            "                        g_ended[i] = b_flags[j]",
+            "",
+        ]
+    )

@@ -1,0 +1,141 @@
+"""What an environment is made of: its functions and everything they reach, as a tree and as one digest.
+
+Nothing here imports numba: a compiled environment is found in the cache by the digest alone.
+"""
+
+from __future__ import annotations
+
+import dis
+import hashlib
+import math
+import types
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from headrace.errors import InvalidInput
+from headrace.rl.envs import maths
+from headrace.rl.envs.definition import Definition
+
+__all__ = ["Part", "Walk", "walk"]
+
+_REPLACED = {math.sin: maths.sin, math.cos: maths.cos}
+_LIBRARIES = ("math", "numpy", "numba")
+
+
+@dataclass
+class Part:
+    """A function of the environment and what its names stand for: numbers, modules, other `Part`s by name."""
+
+    function: types.FunctionType
+    names: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass
+class Namespace:
+    """What a function reaches by `name.attribute`: the environment's class, a module of helpers, `math`."""
+
+    name: str
+    names: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass
+class StateType:
+    """Stands for the `State` of the environment; `ParamsType` needs none, being no more than its values."""
+
+
+@dataclass
+class Walk:
+    """Everything an environment reaches, from its three functions on."""
+
+    reset: Part
+    step: Part
+    observe: Part
+    digest: str
+    loops: bool
+
+
+class _Walker:
+    def __init__(self, definition: Definition) -> None:
+        self.definition = definition
+        self.parts: dict[types.FunctionType, Part] = {}
+        self.hash = hashlib.sha256()
+        self.loops = False
+
+    def note(self, *facts: object) -> None:
+        self.hash.update(repr(facts).encode())
+
+    def part(self, function: types.FunctionType) -> Part:
+        known = self.parts.get(function)
+        if known is not None:
+            self.note("seen", list(self.parts).index(function))
+            return known
+        part = self.parts[function] = Part(function)
+        self.code(function.__code__)
+        self.note(function.__defaults__, function.__kwdefaults__)
+        attributes = _names(function.__code__)
+        cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
+        reached = {name: cell.cell_contents for name, cell in cells}
+        reached |= {n: function.__globals__[n] for n in sorted(attributes) if n in function.__globals__}
+        for name, value in reached.items():
+            part.names[name] = self.value(name, value, attributes)
+        return part
+
+    def code(self, code: types.CodeType) -> None:
+        self.loops = self.loops or any("BACKWARD" in instruction.opname for instruction in dis.get_instructions(code))
+        self.note(code.co_code, code.co_names, code.co_varnames, code.co_freevars)
+        for constant in code.co_consts[1:]:  # the first is the docstring, or None
+            if isinstance(constant, types.CodeType):
+                self.code(constant)
+            else:
+                self.note(constant)
+        self.note(code.co_consts[:1] if not isinstance(code.co_consts[0], str) else "docstring")
+
+    def value(self, name: str, value: Any, attributes: set[str]) -> Any:
+        """What stands for `value` in compiled code."""
+        if value in _REPLACED if isinstance(value, types.BuiltinFunctionType) else False:
+            value = _REPLACED[value]
+        if isinstance(value, types.FunctionType):
+            self.note("function", name)
+            return self.part(value)
+        if value is self.definition.state_type:
+            self.note("state", name)
+            return StateType()
+        if value is not np and isinstance(value, types.ModuleType) and value.__name__ not in _LIBRARIES[1:]:
+            return self.namespace(value.__name__, vars(value), attributes)
+        if isinstance(value, type) and value in self.definition.env.__mro__:
+            merged = {n: getattr(value, n) for n in dir(value)}
+            return self.namespace(value.__qualname__, merged, attributes)
+        if isinstance(value, np.ndarray):
+            self.note(name, value.dtype.str, value.shape, value.tobytes())
+        else:
+            self.note(name, value)
+        return value
+
+    def namespace(self, name: str, members: dict[str, Any], attributes: set[str]) -> Namespace:
+        space = Namespace(name)
+        self.note("namespace", name)
+        for attribute in sorted(attributes):
+            if attribute in members:
+                space.names[attribute] = self.value(attribute, members[attribute], attributes)
+        return space
+
+
+def _names(code: types.CodeType) -> set[str]:
+    """Names of globals and attributes in a function and those inside it."""
+    inner = [_names(c) for c in code.co_consts if isinstance(c, types.CodeType)]
+    return set(code.co_names).union(*inner)
+
+
+def walk(definition: Definition) -> Walk:
+    """Look through the functions of `definition`. Raises `InvalidInput` for what is not plain Python."""
+    walker = _Walker(definition)
+    walker.note(definition.spec, definition.fields, definition.params)
+    parts = []
+    for name in ("reset", "step", "observe"):
+        function = getattr(definition, name)
+        if not isinstance(function, types.FunctionType):
+            raise InvalidInput(f"{definition.env.__qualname__}.{name}: expected a plain function, got {function!r}")
+        parts.append(walker.part(function))
+    return Walk(*parts, digest=walker.hash.hexdigest(), loops=walker.loops)
