@@ -165,7 +165,8 @@ def test_priority_and_tenant_reach_the_engine(served, monkeypatch):
     served.post("/v1/chat/completions", {**CHAT, "user": "ann"}, {"x-tenant-id": "acme"})
     served.post("/v2/models/tiny/generate", {"text_input": "Hello", "parameters": {"priority": -2, "max_tokens": 1}})
     status, refused = served.post("/v1/chat/completions", {**CHAT, "priority": 3})[:2]
-    assert status == 400 and "none above 0" in str(refused)
+    assert status == 400
+    assert "none above 0" in str(refused)
     assert seen[0] == (0, "ann", "r1")
     assert [(priority, tenant) for priority, tenant, _ in seen[1:]] == [(0, "acme"), (-2, "")]
 

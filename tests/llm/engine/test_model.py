@@ -160,3 +160,47 @@ def test_files_that_are_no_models(tmp_path: Path, model: Path) -> None:
         Engine.load(model, policy="mru")
     with pytest.raises(InvalidInput, match="context"):
         Engine.load(model, max_context=1 << 20)
+
+
+def test_a_text_that_cannot_fit_is_refused_before_it_is_read(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[int] = []
+    encode = type(engine.tokenizer).encode
+    monkeypatch.setattr(
+        type(engine.tokenizer),
+        "encode",
+        lambda self, text, **how: (read.append(len(text)), encode(self, text, **how))[1],
+    )
+    endless = "a" * 3_000_000
+    for call in (
+        lambda: engine.generate(endless),
+        lambda: engine.embed([endless]),
+        lambda: engine.generate([{"role": "user", "content": endless}]),
+    ):
+        with pytest.raises(InvalidInput, match="a text of 3000000 bytes cannot fit the context of"):
+            call()
+    assert sum(read) < 1000
+    with engine.generate(endless, SamplingParams(max_tokens=1), truncate=True) as generation:
+        assert generation.truncated_tokens > 0
+    assert sum(read) < 200_000
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"threads": -1}, "threads: expected a whole number from 1 to 1024, got -1"),
+        ({"threads": "2"}, "threads: expected a whole number from 1 to 1024, got '2'"),
+        ({"n_pages": 1.5}, "n_pages: expected a whole number from 1"),
+        ({"kv_bytes": 10**30}, "kv_bytes: expected a whole number from 1"),
+        ({"isa": "mmx"}, "isa or HEADRACE_ISA: 'mmx'"),
+    ],
+)
+def test_loading_names_the_setting_that_cannot_be(model: Path, options: dict[str, object], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        Engine.load(model, **options)
+
+
+def test_one_text_is_no_list_of_texts(engine: Engine) -> None:
+    with pytest.raises(InvalidInput, match="expected a list of texts, got a text"):
+        engine.embed("once")
+    with pytest.raises(InvalidInput, match="params: expected SamplingParams, got dict"):
+        engine.generate("once", {"max_tokens": 4})  # type: ignore[arg-type]
