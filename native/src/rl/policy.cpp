@@ -6,21 +6,10 @@
 #include <utility>
 
 #include "headrace/error.hpp"
-#include "headrace/simd/choose.hpp"
-#include "policy_kernels.hpp"
+#include "kernels.hpp"
 
 namespace headrace::rl {
 namespace {
-
-const PolicyKernels& kernels(Isa isa) {
-#if defined(__x86_64__)
-  return for_isa<PolicyKernels>(isa, &kPolicyScalar, &kPolicyAvx2, &kPolicyAvx512, nullptr);
-#elif defined(__aarch64__)
-  return for_isa<PolicyKernels>(isa, &kPolicyScalar, nullptr, nullptr, &kPolicyNeon);
-#else
-  return for_isa<PolicyKernels>(isa, &kPolicyScalar, nullptr, nullptr, nullptr);
-#endif
-}
 
 std::size_t vectors(std::size_t count) {
   return (count + 15) / 16;

@@ -1,9 +1,9 @@
-// The policy's kernels written once over Lanes; each policy_<isa>.cpp includes this after choosing its flags.
+// The policy's kernels written once over Lanes; each kernels_<isa>.cpp includes this after choosing its flags.
 #pragma once
 
 #include "headrace/rl/lanes_math.hpp"
 #include "headrace/rl/philox.hpp"
-#include "policy_kernels.hpp"
+#include "kernels.hpp"
 
 namespace headrace::rl {
 namespace {
@@ -105,10 +105,10 @@ struct Random {
     const auto step_low = static_cast<std::uint32_t>(draw.step);
     const auto step_high = static_cast<std::uint32_t>(draw.step >> 32U);
     for (std::size_t i = 0; i < kLanes; ++i) {
-      const Words drawn = philox({static_cast<std::uint32_t>(draw.first_env + first + i),
-                                  static_cast<std::uint32_t>(block), step_low, step_high},
+      const Words drawn = philox({{static_cast<std::uint32_t>(draw.first_env + first + i),
+                                   static_cast<std::uint32_t>(block), step_low, step_high}},
                                  draw.seed ^ kPolicyDomain);
-      for (std::size_t w = 0; w < 4; ++w) words[w][i] = drawn[w];
+      for (std::size_t w = 0; w < 4; ++w) words[w][i] = drawn.word[w];
     }
   }
 
@@ -200,8 +200,6 @@ inline void sample_gaussian(const Sampling& in, float* actions, float* log_probs
     store_part(log_probs + first, n, log_prob);
   }
 }
-
-inline constexpr PolicyKernels kKernels = {load_tile, layer, sample_categorical, sample_gaussian};
 
 }  // namespace
 }  // namespace headrace::rl

@@ -74,7 +74,7 @@ struct PolicyScratch {
   std::vector<float> logits;                 // [outputs][kTile]
 };
 
-struct PolicyKernels;
+struct Kernels;
 
 /// The policy of one spec; immutable, to be shared by threads. Parameters come with each call.
 class Policy {
@@ -100,7 +100,7 @@ class Policy {
 
   MlpSpec spec_;
   MlpLayout layout_;
-  const PolicyKernels* kernels_;
+  const Kernels* kernels_;
 };
 
 }  // namespace headrace::rl

@@ -1,0 +1,10 @@
+// The kernels of policies and rollouts for AVX-512.
+#include "kernels.hpp"
+#include "policy_lanes.hpp"
+#include "rollout_lanes.hpp"
+
+namespace headrace::rl {
+
+const Kernels kKernelsAvx512 = {load_tile, layer, sample_categorical, sample_gaussian, normalise, add_rewards};
+
+}  // namespace headrace::rl
