@@ -160,7 +160,9 @@ def _field(name: str, field: str, hint: Any) -> Field:
     except TypeError as error:
         raise InvalidInput(f"{name}.State.{field}: {error}") from error
     if not shape or min(shape) < 1 or dtype.kind not in "biuf" or dtype.itemsize > 8:
-        raise InvalidInput(f"{name}.State.{field}: expected a shape of lengths >= 1 and a plain number, got {arrays[0]}")
+        raise InvalidInput(
+            f"{name}.State.{field}: expected a shape of lengths >= 1 and a plain number, got {arrays[0]}"
+        )
     return Field(field, dtype, shape)
 
 
@@ -195,5 +197,3 @@ def _number(where: str, hint: Any, value: Any) -> float | int | bool:
     if hint in (int, bool) and type(value) is hint:
         return value
     raise InvalidInput(f"{where}: expected {getattr(hint, '__name__', hint)} (float, int or bool), got {value!r}")
-
-

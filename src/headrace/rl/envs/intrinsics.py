@@ -5,17 +5,17 @@ Importing this module imports numba.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
-from numba import carray, types
+from numba import njit, types
 from numba.core import cgutils
 from numba.core.extending import intrinsic
+from numba.np.arrayobj import make_array, populate_array
 from numba.np.numpy_support import from_dtype
 
-from headrace.rl.envs.random import STREAM_WORDS
-
-__all__ = ["namespace"]
+__all__ = ["array_at", "namespace"]
 
 _DTYPES = ("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float32", "float64")
 
@@ -51,22 +51,38 @@ def _stack(kind: Any) -> Any:
     return stack
 
 
+def array_at(dtype: np.dtype[Any], shape: tuple[int, ...]) -> Any:
+    """`array_at(dtype, shape)(base, offset)`: the memory `offset` bytes past `base` as an array; nothing is counted."""
+    kind = types.Array(from_dtype(dtype), len(shape), "C", aligned=True)
+
+    @intrinsic
+    def array(typing: Any, base: Any, offset: Any) -> Any:
+        def lower(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            made = make_array(kind)(context, builder)
+            start = builder.bitcast(arguments[0], context.get_value_type(types.voidptr))
+            data = builder.bitcast(builder.gep(start, [arguments[1]]), made.data.type)
+            word = context.get_value_type(types.intp)
+            lengths = [word(n) for n in shape]
+            strides = [word(dtype.itemsize * math.prod(shape[k + 1 :])) for k in range(len(shape))]
+            populate_array(made, data, lengths, strides, word(dtype.itemsize), meminfo=None)
+            return made._getvalue()
+
+        return kind(base, types.int64), lower
+
+    return array
+
+
 def namespace() -> dict[str, Any]:
-    """The names that the source of the loops uses, but for the environment's own."""
-    kinds = {name: from_dtype(np.dtype(name)) for name in _DTYPES}
-    stack_uint64 = _stack(types.uint64)
-
-    def stack_stream() -> Any:
-        return stack_uint64(STREAM_WORDS)
-
-    from numba import njit
-
+    """The names that the source of the loops uses, but for the environment's own. A bool is stored as a uint8."""
+    kinds = {name: from_dtype(np.dtype(name)) for name in _DTYPES} | {"bool": types.uint8}
     return {
-        "carray": carray,
         "int64": types.int64,
         "float64": types.float64,
-        "up64": njit(forceinline=True)(lambda size: (size + 63) // 64 * 64),
+        "up64": njit(forceinline=True)(_up64),
         **{f"pointer_{name}": _pointer(kind) for name, kind in kinds.items()},
         **{f"stack_{name}": _stack(kind) for name, kind in kinds.items()},
-        "stack_stream": stack_stream,
     }
+
+
+def _up64(size: int) -> int:
+    return (size + 63) // 64 * 64

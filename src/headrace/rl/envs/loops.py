@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from headrace.rl.envs.definition import Definition, Field
 from headrace.rl.envs.layout import row_bytes, sections
+from headrace.rl.envs.random import STREAM_WORDS
 from headrace.rl.spec import Discrete
 
-__all__ = ["BLOCK", "loops_source"]
+__all__ = ["loops_source", "passes_actions_by_value"]
 
 BLOCK = 64
 _LARGEST_TUPLE = 16  # numbers of an action that are passed by value
@@ -23,9 +24,12 @@ def loops_source(definition: Definition, speculate: bool) -> str:
 
     `speculate`: whether `step` may be run on an ended environment and its outcome thrown away.
     """
-    return "\n".join(
-        [_begin(definition), _reset(), _restart(), _one_by_one(definition), _step(definition, speculate)]
-    )
+    return "\n".join([_begin(definition), _reset(), _restart(), _one_by_one(definition), _step(definition, speculate)])
+
+
+def passes_actions_by_value(definition: Definition) -> bool:
+    """Whether `step` is given the numbers of an action themselves, and not the array they lie in."""
+    return definition.spec.action_size <= _LARGEST_TUPLE
 
 
 def _pointers(definition: Definition) -> list[str]:
@@ -41,8 +45,7 @@ def _state(fields: tuple[Field, ...], source: str) -> str:
 
 
 def _array(field: Field) -> str:
-    size = row_bytes(field) // field.dtype.itemsize
-    return f"carray(pointer_{field.dtype.name}(g_{field.name}, i * {size * field.dtype.itemsize}), {field.shape})"
+    return f"array_{field.name}(g_{field.name}, i * {row_bytes(field)})"
 
 
 def _action(definition: Definition, where: str) -> str:
@@ -51,14 +54,14 @@ def _action(definition: Definition, where: str) -> str:
     cast = "int64" if space.dtype.kind == "i" else "float64"
     if isinstance(space, Discrete):
         return f"{cast}(actions[{where}])"
-    if space.size <= _LARGEST_TUPLE:
+    if passes_actions_by_value(definition):
         return "(" + "".join(f"{cast}(actions[({where}) * {space.size} + {k}]), " for k in range(space.size)) + ")"
-    return f"carray(pointer_{space.dtype.name}(actions, ({where}) * {space.size * 4}), ({space.size},))"
+    return f"array_action(actions, ({where}) * {space.size * 4})"
 
 
 def _row(definition: Definition, pointer: str, where: str) -> str:
     size = definition.spec.obs_size
-    return f"carray(pointer_float32({pointer}, ({where}) * {4 * size}), ({size},))"
+    return f"array_observation({pointer}, ({where}) * {4 * size})"
 
 
 def _store(definition: Definition, indent: str) -> list[str]:
@@ -72,7 +75,7 @@ def _begin(definition: Definition) -> str:
         [
             "def begin(state, n, seed, i, episode, obs):",
             *_pointers(definition),
-            "    rng = stack_stream()",
+            f"    rng = stack_uint64({STREAM_WORDS})",
             "    key_stream(rng, seed, i, episode, 0)",
             "    g_episode[i] = episode",
             "    g_steps[i] = 0",
@@ -117,7 +120,7 @@ def _one_by_one(definition: Definition) -> str:
         [
             f"def one_by_one({_ARGUMENTS}):",
             *_pointers(definition),
-            "    rng = stack_stream()",
+            f"    rng = stack_uint64({STREAM_WORDS})",
             "    for i in range(first, last):",
             "        ended = g_ended[i]",
             "        if ended != 0:",
@@ -155,7 +158,7 @@ def _one_by_one(definition: Definition) -> str:
 
 def _step(definition: Definition, speculate: bool) -> str:
     fields, size, width = definition.fields, definition.spec.obs_size, definition.spec.action_size
-    if any(f.is_array for f in fields) or width > _LARGEST_TUPLE or size > _LARGEST_LOCAL:
+    if any(f.is_array for f in fields) or not passes_actions_by_value(definition) or size > _LARGEST_LOCAL:
         return f"def step_shard({_ARGUMENTS}):\n    one_by_one({_ARGUMENTS})\n"
     kind = definition.spec.action.dtype.name
     action = _action(definition, "j").replace("actions[", "b_actions[")
@@ -163,7 +166,7 @@ def _step(definition: Definition, speculate: bool) -> str:
         [
             f"def step_shard({_ARGUMENTS}):",
             *_pointers(definition),
-            "    rng = stack_stream()",
+            f"    rng = stack_uint64({STREAM_WORDS})",
             *(f"    b_{f.name} = stack_{f.dtype.name}({BLOCK})" for f in fields),
             f"    b_steps = stack_int32({BLOCK})",
             f"    b_flags = stack_uint8({BLOCK})",

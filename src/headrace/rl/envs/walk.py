@@ -21,6 +21,7 @@ from headrace.rl.envs.definition import Definition
 __all__ = ["Part", "Walk", "walk"]
 
 _REPLACED = {math.sin: maths.sin, math.cos: maths.cos}
+_OURS = ("headrace.rl.envs.random", "headrace.rl.envs.maths")
 _LIBRARIES = ("math", "numpy", "numba")
 
 
@@ -54,6 +55,9 @@ class Walk:
     observe: Part
     digest: str
     loops: bool
+    """Whether `step` or `observe` loop: what loops may not end when run on a state that no episode reaches."""
+    files: frozenset[str]
+    """Source files of the user's functions."""
 
 
 class _Walker:
@@ -62,6 +66,7 @@ class _Walker:
         self.parts: dict[types.FunctionType, Part] = {}
         self.hash = hashlib.sha256()
         self.loops = False
+        self.files: set[str] = set()
 
     def note(self, *facts: object) -> None:
         self.hash.update(repr(facts).encode())
@@ -72,6 +77,10 @@ class _Walker:
             self.note("seen", list(self.parts).index(function))
             return known
         part = self.parts[function] = Part(function)
+        if function.__module__ not in _OURS:
+            self.refuse_raising(function)
+            self.files.add(function.__code__.co_filename)
+            self.loops = self.loops or any("BACKWARD" in i.opname for i in dis.get_instructions(function.__code__))
         self.code(function.__code__)
         self.note(function.__defaults__, function.__kwdefaults__)
         attributes = _names(function.__code__)
@@ -82,8 +91,16 @@ class _Walker:
             part.names[name] = self.value(name, value, attributes)
         return part
 
+    def refuse_raising(self, function: types.FunctionType) -> None:
+        for instruction in dis.get_instructions(function.__code__):
+            if instruction.opname == "RAISE_VARARGS":
+                line = instruction.positions.lineno if instruction.positions else function.__code__.co_firstlineno
+                raise InvalidInput(
+                    f"{function.__code__.co_filename}:{line}: {function.__qualname__} cannot be compiled: it raises or "
+                    "asserts, and nobody could catch that inside the loop; end the episode instead"
+                )
+
     def code(self, code: types.CodeType) -> None:
-        self.loops = self.loops or any("BACKWARD" in instruction.opname for instruction in dis.get_instructions(code))
         self.note(code.co_code, code.co_names, code.co_varnames, code.co_freevars)
         for constant in code.co_consts[1:]:  # the first is the docstring, or None
             if isinstance(constant, types.CodeType):
@@ -132,10 +149,12 @@ def walk(definition: Definition) -> Walk:
     """Look through the functions of `definition`. Raises `InvalidInput` for what is not plain Python."""
     walker = _Walker(definition)
     walker.note(definition.spec, definition.fields, definition.params)
-    parts = []
-    for name in ("reset", "step", "observe"):
+    parts = {}
+    loops = False
+    for name in ("step", "observe", "reset"):
         function = getattr(definition, name)
         if not isinstance(function, types.FunctionType):
             raise InvalidInput(f"{definition.env.__qualname__}.{name}: expected a plain function, got {function!r}")
-        parts.append(walker.part(function))
-    return Walk(*parts, digest=walker.hash.hexdigest(), loops=walker.loops)
+        parts[name] = walker.part(function)
+        loops = walker.loops if name != "reset" else loops
+    return Walk(**parts, digest=walker.hash.hexdigest(), loops=loops, files=frozenset(walker.files))
