@@ -51,7 +51,7 @@ class Crowd:
     def free(self):
         self.calls.append("free")
 
-    async def answer(self, tensors, ctx):
+    async def answer(self, tensors, ctx, parameters):
         if tensors["x"][0] == b"bad":
             raise InvalidInput("bad x")
         if tensors["x"][0] == b"odd":

@@ -10,8 +10,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import numpy as np
 
@@ -105,8 +106,9 @@ class Model:
         warm_s = await load_backend(name, backend, config.load_timeout_s)
         return cls(name, version, backend, config, metrics or ServeMetrics(Registry()), warm_s, tracer)
 
-    def submit(self, tensors: Tensors, ctx: Context, done: Done) -> Work:
-        """Check the inputs and queue them; `done(outputs, error)` follows on the event loop, exactly once.
+    def submit(self, tensors: Tensors, ctx: Context, done: Done, parameters: Mapping[str, Any] | None = None) -> Work:
+        """Check the inputs and queue them; `done(outputs, error)` follows on the event loop, exactly once. `parameters`
+        are for a backend that takes each request as it comes.
 
         Raises `InvalidInput` at once for wrong names, dtypes, shapes, row counts, or NaN where it is forbidden.
         """
@@ -114,7 +116,7 @@ class Model:
         rows = self._rows(tensors)
         if not self.config.allow_nan:
             _check_finite(tensors)
-        work = Work(tensors, rows, ctx, done, self.series.failed)
+        work = Work(tensors, rows, ctx, done, self.series.failed, parameters)
         self._batcher.submit(work)
         return work
 

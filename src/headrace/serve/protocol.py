@@ -5,7 +5,7 @@ A request becomes a `Payload`; stages turn payloads into payloads; a backend tur
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
@@ -111,8 +111,9 @@ class ConcurrentBackend(Backend, Protocol):
     `answer` stands for `infer` then; everything else of its life is the same.
     """
 
-    async def answer(self, tensors: Tensors, ctx: Context, /) -> Tensors:
-        """Map inputs to outputs without blocking the event loop; cancelling it stops the work."""
+    async def answer(self, tensors: Tensors, ctx: Context, parameters: Mapping[str, Any], /) -> Tensors:
+        """Map inputs to outputs without blocking the event loop; cancelling it stops the work. `parameters` are the
+        request's, but for those that the protocol defines; one that means nothing here must be refused."""
         ...
 
     async def settle(self) -> None:

@@ -118,6 +118,29 @@ def test_infer_keeps_the_shape_and_uses_the_model_s_own_parameters(start):
         assert continued.decode() == one["choices"][0]["text"]
 
 
+def test_infer_takes_the_parameters_of_generate(served):
+    tensor = {"name": "text_input", "shape": [1], "datatype": "BYTES", "data": ["Hello"]}
+
+    def infer(**parameters):
+        return served.post("/v2/models/tiny/infer", {"inputs": [tensor], "parameters": parameters})
+
+    drawn = {"max_tokens": 9, "temperature": 1.0, "seed": 3}
+    status, answer = infer(**drawn, timeout=20_000_000, binary_data_output=False)
+    assert status == 200, answer
+    body = {"text_input": "Hello", "parameters": drawn}
+    assert answer["outputs"][0]["data"] == [served.post("/v2/models/tiny/generate", body)[1]["text_output"]]
+    for wrong, says in [
+        ({"max_tokenz": 3}, "max_tokens"),
+        ({"temperature": -1}, "temperature"),
+        ({"truncate": 1}, "parameters.truncate"),
+        ({"priority": 1}, "parameters.priority"),
+        ({"stream": True}, "stream"),
+    ]:
+        status, answer = infer(**wrong)
+        assert status == 400, wrong
+        assert says in answer["error"]
+
+
 def test_infer_says_what_is_wrong(served):
     def infer(**tensor):
         tensor = {"name": "text_input", "shape": [1], "datatype": "BYTES", "data": ["Hello"], **tensor}

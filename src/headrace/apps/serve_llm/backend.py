@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from headrace.apps.serve_llm.config import LlmConfig, llm_config
+from headrace.apps.serve_llm.errors import BadRequest
+from headrace.apps.serve_llm.sampling import one_answer
 from headrace.core.context import Context
 from headrace.core.telemetry import Registry, Tracer
 from headrace.errors import ConfigError, InvalidInput, LoadFailed
@@ -25,6 +27,7 @@ from headrace.store.config import language_model
 
 if TYPE_CHECKING:
     from headrace.llm.engine import Engine
+    from headrace.llm.generation import Generation
     from headrace.llm.metrics import LlmMetrics
 
 __all__ = ["LlmBackend", "LlmPlugin"]
@@ -63,7 +66,8 @@ class LlmPlugin:
 
 class LlmBackend:
     """Implements `serve.protocol.ConcurrentBackend`: `text_input` strings of any shape in, `text_output` of the same
-    shape out. They are continued as they are, without a chat template, by the `sampling` of the configuration.
+    shape out. They are continued as they are, without a chat template, by the `sampling` of the configuration and the
+    request's `parameters`.
 
     Attributes:
         sampling: What is used where a request states nothing.
@@ -115,10 +119,18 @@ class LlmBackend:
         generations = [self.engine.generate(text, self.sampling) for text in texts]
         return _output(tensors, [generation.collect()[0].text for generation in generations])
 
-    async def answer(self, tensors: Tensors, ctx: Context) -> Tensors:
+    async def answer(self, tensors: Tensors, ctx: Context, parameters: Mapping[str, Any] = {}) -> Tensors:
+        """Raises `BadRequest` naming the parameter that is unknown or wrong."""
+        if ctx.priority > self.max_priority:
+            raise BadRequest("parameters.priority", f"this model takes none above {self.max_priority} (`max_priority`)")
         texts = _texts(tensors["text_input"])
+        sampling, truncate = one_answer(self.sampling, parameters)
+
+        def begin() -> list[Generation]:
+            return [self.engine.generate(text, sampling, ctx=ctx, truncate=truncate) for text in texts]
+
         with self.working():
-            generations = [self.engine.generate(text, self.sampling, ctx=ctx) for text in texts]
+            generations = await asyncio.to_thread(begin)  # reading a long text or a grammar takes its time
             try:
                 return _output(tensors, [(await generation.acollect())[0].text for generation in generations])
             finally:

@@ -13,23 +13,19 @@ import msgspec
 
 from headrace.apps.serve_llm.errors import BadRequest
 from headrace.apps.serve_llm.models import LanguageModel, LanguageModels
+from headrace.apps.serve_llm.sampling import one_answer
 from headrace.apps.serve_llm.sse import EventStream
 from headrace.apps.serve_llm.wire import event, usage_body
 from headrace.errors import InvalidInput
 from headrace.llm.generation import Generation
-from headrace.llm.params import SamplingParams
 from headrace.serve.codec.message import Request
 from headrace.serve.codec.router import Handler
-from headrace.serve.explain import explain
 from headrace.serve.routes.body import json_body, json_response
 
 if TYPE_CHECKING:
     from headrace.llm.engine import Engine
 
 __all__ = ["GenerateHandlers"]
-
-OURS = ("truncate", "priority", "stream")
-"""Of `parameters`, those that are no sampling parameters."""
 
 
 class WhichModel(msgspec.Struct):
@@ -108,10 +104,11 @@ class GenerateHandlers:
     async def _generation(
         self, request: Request, model: LanguageModel, text: str, parameters: dict[str, Any]
     ) -> AsyncIterator[Generation]:
-        sampling = _sampling(model.backend.sampling, parameters)
-        priority, truncate = parameters.get("priority"), parameters.get("truncate", False)
-        if not isinstance(priority, int | None) or not isinstance(truncate, bool):
-            raise BadRequest("parameters", "expected priority to be a whole number and truncate to be true or false")
+        parameters = {key: value for key, value in parameters.items() if key != "stream"}
+        priority = parameters.pop("priority", None)
+        if not isinstance(priority, int | None):
+            raise BadRequest("parameters.priority", f"expected a whole number, got {priority!r}")
+        sampling, truncate = one_answer(model.backend.sampling, parameters)
         ctx = self._models.under(request, model, None, priority)
 
         def begin(engine: Engine) -> Generation:
@@ -125,16 +122,3 @@ class GenerateHandlers:
 def _named(model: LanguageModel, id: str) -> dict[str, Any]:
     head: dict[str, Any] = {"model_name": model.name, "model_version": model.model.version}
     return {"id": id, **head} if id else head
-
-
-def _sampling(defaults: SamplingParams, given: dict[str, Any]) -> SamplingParams:
-    """The model's defaults with the request's parameters in their place. Raises `BadRequest` naming the one."""
-    wanted = {key: value for key, value in given.items() if key not in OURS}
-    try:
-        sampling = msgspec.convert({**msgspec.to_builtins(defaults), **wanted}, SamplingParams, str_keys=True)
-    except msgspec.ValidationError as error:
-        told = explain(error, SamplingParams).replace("$.", "").replace("$", "parameters")
-        raise BadRequest("parameters", told) from None
-    if sampling.n != 1:
-        raise BadRequest("parameters.n", f"expected 1, as this endpoint gives one answer, got {sampling.n}")
-    return sampling

@@ -1,10 +1,11 @@
-"""From a request of OpenAI's API to the engine's `SamplingParams`: fields in, parameters or a named refusal out.
+"""From a request to the engine's `SamplingParams`: fields or `parameters` in, parameters or a named refusal out.
 
-Defaults are the API's (temperature 1), not the engine's (greedy).
+Defaults of OpenAI's API are its own (temperature 1), not the engine's (greedy); those of the others are the model's.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -12,8 +13,9 @@ import msgspec
 from headrace.apps.serve_llm.errors import BadRequest
 from headrace.apps.serve_llm.schema import ChatRequest, CompletionRequest, JsonObject, JsonSchema, SamplingFields
 from headrace.llm.params import Grammar, SamplingParams
+from headrace.serve.explain import explain
 
-__all__ = ["chat_params", "check_stream", "completion_params"]
+__all__ = ["chat_params", "check_stream", "completion_params", "one_answer"]
 
 COMPLETION_TOKENS = 16
 """What `/v1/completions` generates when `max_tokens` is left out."""
@@ -56,6 +58,25 @@ def completion_params(asked: CompletionRequest) -> SamplingParams:
         raise BadRequest("best_of", f"expected the value of n ({asked.n or 1}), got {asked.best_of}")
     limit = COMPLETION_TOKENS if asked.max_tokens is None else asked.max_tokens
     return _params(asked, limit, asked.logprobs, asked.grammar)
+
+
+def one_answer(defaults: SamplingParams, given: Mapping[str, Any]) -> tuple[SamplingParams, bool]:
+    """The model's defaults with the `parameters` of a request for one answer in their place, and whether to `truncate`.
+
+    Raises `BadRequest` naming the one that is unknown or wrong.
+    """
+    wanted = dict(given)
+    truncate = wanted.pop("truncate", False)
+    if not isinstance(truncate, bool):
+        raise BadRequest("parameters.truncate", f"expected true or false, got {truncate!r}")
+    try:
+        sampling = msgspec.convert({**msgspec.to_builtins(defaults), **wanted}, SamplingParams, str_keys=True)
+    except msgspec.ValidationError as error:
+        told = explain(error, SamplingParams).replace("$.", "").replace("$", "parameters")
+        raise BadRequest("parameters", told) from None
+    if sampling.n != 1:
+        raise BadRequest("parameters.n", f"expected 1, as this endpoint gives one answer, got {sampling.n}")
+    return sampling, truncate
 
 
 def check_stream(asked: SamplingFields) -> tuple[bool, bool]:

@@ -23,6 +23,9 @@ __all__ = ["InferHandler"]
 LARGE_BYTES = 256 * 1024
 """From here on reading or writing JSON takes longer (about a millisecond) than the hop to a thread and back."""
 
+DEFINED = {"binary_data_output", "priority", "sequence_end", "sequence_id", "sequence_start", "timeout"}
+"""The parameters that the protocol defines, which no backend is told of."""
+
 LENGTH_HEADER = b"inference-header-content-length"
 
 
@@ -69,7 +72,8 @@ class InferHandler:
             except Exception as refused:  # nobody above would answer
                 request.fail(refused)
 
-        model.submit(tensors, ctx, done)
+        given = asked.parameters
+        model.submit(tensors, ctx, done, {key: given[key] for key in given.keys() - DEFINED} if given else None)
 
     async def _write_on_thread(self, request: Request, asked: InferRequest, model: Model, outputs: Tensors) -> None:
         try:

@@ -70,7 +70,7 @@ class Direct:
         outcome: Tensors | HeadraceError
         try:
             with Watch(work.ctx):
-                outcome = await self._backend.answer(work.tensors, work.ctx)
+                outcome = await self._backend.answer(work.tensors, work.ctx, work.parameters or {})
         except HeadraceError as error:
             outcome = error
         except asyncio.CancelledError:

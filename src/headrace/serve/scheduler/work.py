@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
-from typing import TypeAlias
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
 
 from headrace.core.context import Context
 from headrace.errors import DeadlineExceeded, HeadraceError
@@ -25,18 +25,28 @@ class Work:
     """Rows of one request, the context they run under, and who is told. `finish` tells exactly once.
 
     Attributes:
+        parameters: What the request asks of the backend; only a `ConcurrentBackend` is told.
         failed: Told of an error, and after how many seconds, before `done` is.
         enqueued_s: `time.perf_counter()` when it was made.
     """
 
-    __slots__ = ("ctx", "done", "enqueued_s", "failed", "finished", "guarded", "rows", "tensors")
+    __slots__ = ("ctx", "done", "enqueued_s", "failed", "finished", "guarded", "parameters", "rows", "tensors")
 
-    def __init__(self, tensors: Tensors, rows: int, ctx: Context, done: Done, failed: Failed) -> None:
+    def __init__(
+        self,
+        tensors: Tensors,
+        rows: int,
+        ctx: Context,
+        done: Done,
+        failed: Failed,
+        parameters: Mapping[str, Any] | None = None,
+    ) -> None:
         self.tensors = tensors
         self.rows = rows
         self.ctx = ctx
         self.done = done
         self.failed = failed
+        self.parameters = parameters
         self.enqueued_s = time.perf_counter()
         self.finished = False
         self.guarded = False
