@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, processors
 
-from headrace.errors import LoadFailed
+from headrace.errors import LoadFailed, StageFailed
 from headrace.llm.tokenizer import Detokenizer, load_tokenizer
 
 fixed = settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -101,6 +101,7 @@ def test_guarded_text_holds_no_mark(spaced):
     [
         (b"\xff\xfe", "not JSON in UTF-8"),
         (b"{", "not JSON in UTF-8"),
+        (b"[" * 100_000, "not JSON in UTF-8"),
         (b"[]", "not a tokenizer.json"),
         (b'{"version": "1.0"}', "not a tokenizer.json"),
         (None, "cannot be read: No such file"),
@@ -120,3 +121,51 @@ def test_a_decoder_that_is_not_known_is_named(tmp_path):
     tokenizer.save(str(tmp_path / "tokenizer.json"))
     with pytest.raises(LoadFailed, match=r"its decoder is .*WordPiece.*; expected ByteLevel"):
         load_tokenizer({"headrace.tokenizer.file": tmp_path / "tokenizer.json"})
+
+
+SLOW = {"type": "Split", "pattern": {"Regex": "(a|a)*$|(a|aa)+$"}, "behavior": "Isolated", "invert": False}
+
+
+def _changed(path, tmp_path, **parts):
+    """The file with some of its parts, or parts of its model, in place of its own."""
+    described = json.loads(path.read_text("utf-8"))
+    described["model"] |= {key: parts.pop(key) for key in ("vocab", "merges", "unk_token") if key in parts}
+    (tmp_path / "tokenizer.json").write_text(json.dumps(described | parts), "utf-8")
+    return tmp_path / "tokenizer.json"
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        {"pre_tokenizer": SLOW},
+        {"vocab": {}, "merges": [], "unk_token": "[UNK]"},
+    ],
+    ids=["a pattern that does not end", "no token for what is unknown"],
+)
+def test_a_text_on_which_the_package_fails_fails_alone(path, tmp_path, parts):
+    ours = load_tokenizer({"headrace.tokenizer.file": _changed(path, tmp_path, **parts)})
+    for parse in (False, True):
+        with pytest.raises(StageFailed, match="stage 'tokenizer'"):
+            ours.encode("a" * 60 + "b", parse_special=parse)
+        assert ours.encode("", parse_special=parse) == []
+
+
+@pytest.mark.parametrize("size", [0, 1000, 1 << 40])
+def test_ids_far_beyond_the_tokens_are_refused(path, tmp_path, size):
+    vocabulary = json.loads(path.read_text("utf-8"))["model"]["vocab"]
+    metadata = {"general.architecture": "qwen2", "qwen2.vocab_size": size}
+    if size < 1 << 32:
+        path = _changed(path, tmp_path, vocab={**vocabulary, "qq": 4_000_000_000})
+    with pytest.raises(
+        LoadFailed, match=f"{path}: expected at most .* ids for its .* tokens, got {max(size, 4000000001)}"
+    ):
+        load_tokenizer({"headrace.tokenizer.file": path, **metadata})
+
+
+def test_added_tokens_have_the_ids_the_package_gives_them(path, tmp_path):
+    added = json.loads(path.read_text("utf-8"))["added_tokens"]
+    new = {**added[0], "id": 4_000_000_000, "content": "<new>", "rstrip": True}
+    path = _changed(path, tmp_path, added_tokens=[*added, new])
+    ours, reference = load_tokenizer({"headrace.tokenizer.file": path}), Tokenizer.from_file(str(path))
+    assert ours.token_id("<new>") == reference.token_to_id("<new>") == ours.vocab_size - 1
+    assert ours.is_special(ours.vocab_size - 1)

@@ -6,7 +6,8 @@ Only encoding is that package's; the bytes of tokens, and so streaming and decod
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from headrace.core.extras import require
-from headrace.errors import LoadFailed
+from headrace.errors import HeadraceError, LoadFailed, StageFailed
 from headrace.llm.tokenizer.marks import find_marks
 from headrace.llm.tokenizer.spelling import spell_tokens
 from headrace.llm.tokenizer.tokenizer import Marks, Tokenizer
@@ -23,6 +24,9 @@ from headrace.llm.tokenizer.vocabulary import BYTE, CONTROL, NORMAL, UNUSED, USE
 __all__ = ["HuggingFaceTokenizer", "tokenizer_from_json"]
 
 _LARGEST_BYTES = 1 << 28
+_LARGEST_VOCABULARY = 1 << 24
+_SPARSEST = 8
+"""Ids there may be for each token that the file names; more where the model has rows for them."""
 
 
 class HuggingFaceTokenizer(Tokenizer):
@@ -45,7 +49,8 @@ class HuggingFaceTokenizer(Tokenizer):
         return tokenizer
 
     def _encode(self, text: str, parse_special: bool) -> list[int]:
-        found = (self._parsing if parse_special else self._plain).encode(text, add_special_tokens=False)
+        with _refusing(lambda what: StageFailed("tokenizer", what)):
+            found = (self._parsing if parse_special else self._plain).encode(text, add_special_tokens=False)
         return list(found.ids)
 
 
@@ -63,15 +68,13 @@ def tokenizer_from_json(path: str | Path, metadata: Mapping[str, Any]) -> Tokeni
         described = json.loads(text)
     except OSError as error:
         raise LoadFailed(f"{path}: cannot be read: {error.strerror}") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise LoadFailed(f"{path}: not JSON in UTF-8: {error}") from error
-    try:
+    with _refusing(lambda what: LoadFailed(f"{path}: not a tokenizer.json: {what}")):
         file = package.Tokenizer.from_str(text)
-    except Exception as error:  # the package raises nothing more special
-        raise LoadFailed(f"{path}: not a tokenizer.json: {error}") from error
+        frame = file.encode("", add_special_tokens=True).ids  # what the file puts around a text
 
     vocabulary = _vocabulary(file, described, _size(metadata), str(path))
-    frame = file.encode("", add_special_tokens=True).ids  # what the file puts around a text
     eos = metadata.get("tokenizer.ggml.eos_token_id")
     marks = find_marks(
         metadata,
@@ -87,12 +90,26 @@ def tokenizer_from_json(path: str | Path, metadata: Mapping[str, Any]) -> Tokeni
         vocabulary,
         marks,
         strip_space='"Strip"' in decoder or '"Metaspace"' in decoder,
-        strip_right={added["id"] for added in described.get("added_tokens", ()) if added.get("rstrip")},
+        strip_right={token for token, added in file.get_added_tokens_decoder().items() if added.rstrip},
     )
 
 
+@contextmanager
+def _refusing(told: Callable[[str], HeadraceError]) -> Iterator[None]:
+    """What the package raises becomes the error that is told of it; what it panics with derives from no `Exception`."""
+    try:
+        yield
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:
+        raise told(str(error)) from error
+
+
 def _vocabulary(file: Any, described: Mapping[str, Any], size: int, path: str) -> Vocabulary:
-    count = max(file.get_vocab(with_added_tokens=True).values(), default=-1) + 1
+    ids = file.get_vocab(with_added_tokens=True).values()
+    count, most = max(ids, default=-1) + 1, min(max(size, _SPARSEST * len(ids)), _LARGEST_VOCABULARY)
+    if max(count, size) > most:
+        raise LoadFailed(f"{path}: expected at most {most} ids for its {len(ids)} tokens, got {max(count, size)}")
     tokens = [file.id_to_token(token) or "" for token in range(count)] + [""] * (size - count)
     decoder = json.dumps(described.get("decoder"))
     is_byte_level = '"ByteLevel"' in decoder
@@ -104,8 +121,8 @@ def _vocabulary(file: Any, described: Mapping[str, Any], size: int, path: str) -
             kinds[token] = UNUSED
         elif not is_byte_level and text.startswith("<0x"):
             kinds[token] = BYTE
-    for added in described.get("added_tokens", ()):
-        kinds[added["id"]] = CONTROL if added["special"] else USER_DEFINED
+    for token, added in file.get_added_tokens_decoder().items():
+        kinds[token] = CONTROL if added.special else USER_DEFINED
     return Vocabulary(*spell_tokens(tokens, kinds, byte_level=is_byte_level))
 
 
