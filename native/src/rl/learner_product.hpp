@@ -6,7 +6,7 @@
 
 #include "headrace/simd/lanes.hpp"
 
-namespace headrace::rl {
+namespace headrace::rl::learning {
 namespace {
 
 /// C[r][c] = start[r][c] + sum over k of A[r][k] B[k][c]. Columns come in vectors of kLanes.
@@ -31,7 +31,12 @@ inline constexpr std::size_t kBlockRows = 4;
 inline constexpr std::size_t kBlockVectors = 1;
 #endif
 
-template <std::size_t Rows, std::size_t Vectors>
+/// What becomes of a sum before it is stored.
+struct Keep {
+  static Lanes apply(Lanes sum, const float*) { return sum; }
+};
+
+template <class Finish, std::size_t Rows, std::size_t Vectors>
 inline void product_block(const Product& p, std::size_t row, std::size_t vector) {
   const std::size_t column = vector * kLanes;
   Lanes sums[Rows][Vectors];
@@ -60,22 +65,31 @@ inline void product_block(const Product& p, std::size_t row, std::size_t vector)
 #pragma GCC unroll 8
   for (std::size_t r = 0; r < Rows; ++r) {
 #pragma GCC unroll 8
-    for (std::size_t v = 0; v < Vectors; ++v) store(p.c + (row + r) * p.c_row + column + v * kLanes, sums[r][v]);
+    for (std::size_t v = 0; v < Vectors; ++v) {
+      float* c = p.c + (row + r) * p.c_row + column + v * kLanes;
+      store(c, Finish::apply(sums[r][v], c));
+    }
   }
 }
 
-template <std::size_t Vectors>
+template <class Finish, std::size_t Vectors>
 inline void product_columns(const Product& p, std::size_t vector) {
   std::size_t row = 0;
-  for (; row + kBlockRows <= p.rows; row += kBlockRows) product_block<kBlockRows, Vectors>(p, row, vector);
-  for (; row < p.rows; ++row) product_block<1, Vectors>(p, row, vector);
+  for (; row + kBlockRows <= p.rows; row += kBlockRows) product_block<Finish, kBlockRows, Vectors>(p, row, vector);
+  for (; row < p.rows; ++row) product_block<Finish, 1, Vectors>(p, row, vector);
 }
 
+/// Finish::apply(sum, where) sees what C held at `where`.
+template <class Finish = Keep>
 inline void product(const Product& p) {
   std::size_t vector = 0;
-  for (; vector + kBlockVectors <= p.vectors; vector += kBlockVectors) product_columns<kBlockVectors>(p, vector);
-  for (; vector < p.vectors; ++vector) product_columns<1>(p, vector);
+  for (; vector + kBlockVectors <= p.vectors; vector += kBlockVectors) {
+    product_columns<Finish, kBlockVectors>(p, vector);
+  }
+  if constexpr (kBlockVectors > 1) {
+    for (; vector < p.vectors; ++vector) product_columns<Finish, 1>(p, vector);
+  }
 }
 
 }  // namespace
-}  // namespace headrace::rl
+}  // namespace headrace::rl::learning
