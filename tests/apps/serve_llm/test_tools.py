@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.apps.serve_llm.schema import FunctionDefinition, Tool, ToolCall
-from headrace.apps.serve_llm.tools import ToolReader
+from headrace.apps.serve_llm.schema import ChatRequest, FunctionDefinition, Tool, ToolCall
+from headrace.apps.serve_llm.tools import ToolReader, forced_call
+from headrace.llm.grammar import GrammarFactory
 
 TOOLS = [Tool(FunctionDefinition("weather")), Tool(FunctionDefinition("clock"))]
 CALL = '{"name": "weather", "arguments": {"city": "Paris", "note": "</b> {x}"}}'
@@ -91,3 +92,68 @@ def test_where_one_call_is_wanted_the_others_are_dropped(answer):
     reader = ToolReader(TOOLS, single=True)
     assert list(reader.feed(answer, last=True)) == reader.calls
     assert len(reader.calls) == 1
+
+
+def may_be_called(tools, name, arguments):
+    """Whether the grammar of a forced call allows these arguments, spelt as models do."""
+    asked = ChatRequest(model="m", messages=[], tools=tools, tool_choice="required")
+    factory = GrammarFactory(lambda token: bytes([token]), 256, special_ids=[0], eos_ids=[0])
+    matcher = factory.matcher(forced_call(asked))
+    for token in json.dumps({"name": name, "arguments": arguments}).encode():
+        if not matcher.mask()[token // 32] >> token % 32 & 1:
+            return False
+        matcher.accept(token)
+    return matcher.finished
+
+
+INNER = {"type": "object", "properties": {"c": {"type": "string"}}, "required": ["c"], "additionalProperties": False}
+
+
+def _object(required, **properties):
+    return {"type": "object", "properties": properties, "required": [required], "additionalProperties": False}
+
+
+@pytest.mark.parametrize(
+    ("parameters", "arguments", "wrong"),
+    [
+        (_object("x", x={"$ref": "#/$defs/In"}) | {"$defs": {"In": INNER}}, {"x": {"c": "a"}}, {"x": {"c": 1}}),
+        (_object("x", x=INNER, y={"$ref": "#/properties/x"}), {"x": {"c": "a"}, "y": {"c": "b"}}, {"x": {"c": 1}}),
+        (_object("x", x={"anyOf": [{"type": "null"}, {"$ref": "#"}]}), {"x": {"x": {"x": None}}}, {"x": {"x": 1}}),
+        ({"$ref": "#/definitions/In", "definitions": {"In": INNER}}, {"c": "a"}, {"c": 1}),
+        (
+            {"$schema": "http://json-schema.org/draft-07/schema#", "$ref": "#/definitions/A"}
+            | {"definitions": {"A": _object("x", x={"$ref": "#/definitions/In"}), "In": INNER}},
+            {"x": {"c": "a"}},
+            {"x": {"c": 1}},
+        ),
+        (
+            _object("x", x={"$ref": "#/$defs/In"}) | {"$defs": {"In": INNER}, "$id": "https://example.com/tool"},
+            {"x": {"c": "a"}},
+            {"x": {"c": 1}},
+        ),
+        (
+            _object("const", const={"$ref": "#/$defs/enum"}) | {"$defs": {"enum": INNER}},
+            {"const": {"c": "a"}},
+            {"const": {"c": 1}},
+        ),
+        (_object("$ref", **{"$ref": {"const": {"$ref": "#/a"}}}), {"$ref": {"$ref": "#/a"}}, {"$ref": {"$ref": "#/"}}),
+        (_object("c", c={"enum": [{"$ref": "#"}]}), {"c": {"$ref": "#"}}, {"c": {}}),
+    ],
+)
+def test_parameters_may_refer_to_their_own_parts(parameters, arguments, wrong):
+    tool, other = Tool(FunctionDefinition("f", parameters=parameters)), Tool(FunctionDefinition("g"))
+    before = json.dumps(parameters)
+    for tools in ([tool], [tool, other], [other, tool]):
+        assert may_be_called(tools, "f", arguments)
+        assert not may_be_called(tools, "f", wrong)
+    assert json.dumps(parameters) == before
+
+
+def test_tools_with_parts_of_the_same_name_keep_their_own():
+    tools = [
+        Tool(FunctionDefinition(name, parameters=_object("x", x={"$ref": "#/$defs/In"}) | {"$defs": {"In": inner}}))
+        for name, inner in (("f", INNER), ("g", {"type": "null"}))
+    ]
+    for name, value, other in (("f", {"c": "a"}, None), ("g", None, {"c": "a"})):
+        assert may_be_called(tools, name, {"x": value})
+        assert not may_be_called(tools, name, {"x": other})

@@ -47,20 +47,44 @@ def forced_call(asked: ChatRequest) -> Grammar | None:
         tools = [tool for tool in tools if tool.function.name == choice.function.name]
     elif choice != "required":
         return None
-    calls = [
-        {
+    calls = []
+    for index, tool in enumerate(tools):
+        place = "#/properties/arguments" if len(tools) == 1 else f"#/anyOf/{index}/properties/arguments"
+        arguments = _moved(tool.function.parameters or _ANY, place)
+        call = {
             "type": "object",
-            "properties": {"name": {"const": tool.function.name}, "arguments": tool.function.parameters or _ANY},
+            "properties": {"name": {"const": tool.function.name}, "arguments": arguments},
             "required": ["name", "arguments"],
             "additionalProperties": False,
         }
-        for tool in tools
-    ]
+        calls.append(call)
     schema: dict[str, Any] = {"x-guidance": _SPACING, **(calls[0] if len(calls) == 1 else {"anyOf": calls})}
     return Grammar("lark", f"start: %json {msgspec.json.encode(schema).decode()}")
 
 
+def _moved(schema: dict[str, Any], place: str) -> dict[str, Any]:
+    """The schema as it must be where it is a part of another: what refers to its root (`#…`) refers to its place."""
+    moved: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(schema))
+    parts: list[Any] = [moved]
+    while parts:
+        part = parts.pop()
+        if isinstance(part, list):
+            parts += part
+        elif isinstance(part, dict) and "$id" not in part:  # with an `$id`, `#` is that part
+            ref = part.get("$ref")
+            if isinstance(ref, str) and (ref == "#" or ref.startswith("#/")):
+                part["$ref"] = place + ref[1:]
+            for key, value in part.items():
+                if key in _NAMED and isinstance(value, dict):
+                    parts += value.values()
+                elif key not in ("const", "enum"):
+                    parts.append(value)
+    return moved
+
+
 _ANY = {"type": "object"}
+_NAMED = ("$defs", "definitions", "patternProperties", "properties")
+"""What holds schemas by names."""
 _SPACING = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 """As models write calls by themselves; white space at will tempts small ones to go on with it for ever."""
 
