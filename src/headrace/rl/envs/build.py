@@ -2,6 +2,7 @@
 
 Importing this module imports numba.
 """
+# mypy: disable-error-code="no-untyped-call"
 
 from __future__ import annotations
 
@@ -138,7 +139,7 @@ def _type_user_functions(definition: Definition, walked: Walk, user: dict[str, A
         ("reset", returned["reset"], "a State"),
         ("step", returned["step"], "(State, reward, terminated)"),
     ):
-        parts = (found,) if name == "reset" else tuple(found) if isinstance(found, _nb.BaseTuple) else ()
+        parts = (found,) if name == "reset" else tuple(getattr(found, "types", ()))
         numbers = all(isinstance(kind, (_nb.Number, _nb.Boolean)) for kind in parts[1:])
         if len(parts) != (1 if name == "reset" else 3) or parts[0] != state or not numbers:
             raise InvalidInput(f"{definition.env.__qualname__}.{name}: must return {expected}; it returns {found}")

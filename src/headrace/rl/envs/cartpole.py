@@ -15,7 +15,7 @@ __all__ = ["CartPole"]
 
 
 class CartPole(Env):
-    """Balance a pole by pushing its cart; +1 for each step, until the pole leans 12 degrees or the cart leaves the track.
+    """Balance a pole by pushing its cart; +1 for each step, until it leans 12 degrees or the cart leaves the track.
 
     Source: Barto, Sutton, Anderson, "Neuronlike adaptive elements that can solve difficult learning control problems",
     1983; dynamics after R. V. Florian, "Correct equations for the dynamics of the cart-pole system", 2005.

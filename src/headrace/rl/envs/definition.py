@@ -99,7 +99,7 @@ def describe(env: type[Env], params: Mapping[str, Any] | tuple[Any, ...] | None 
     if not (isinstance(env.max_steps, int) and 0 <= env.max_steps < 2**31):
         raise InvalidInput(f"{name}.max_steps: expected a whole number of at least 0, got {env.max_steps!r}")
     spec = EnvSpec(env.id, env.observation, env.action, env.max_steps, env.reward_threshold, env.players)
-    state_type = getattr(env, "State", None)
+    state_type: Any = getattr(env, "State", None)
     fields = _fields(name, state_type)
     reset = _function(env, "reset", (2, 3), "(rng, params) or (state, rng, params)")
     definition = Definition(
@@ -107,7 +107,7 @@ def describe(env: type[Env], params: Mapping[str, Any] | tuple[Any, ...] | None 
         spec=spec,
         fields=fields,
         params=_params(env, params),
-        state_type=state_type,  # type: ignore[arg-type]  `_fields` has refused anything but a NamedTuple
+        state_type=state_type,
         reset=reset,
         step=_function(env, "step", (4,), "(state, action, rng, params)"),
         observe=_function(env, "observe", (3,), "(state, params, out)"),
@@ -160,9 +160,7 @@ def _field(name: str, field: str, hint: Any) -> Field:
     except TypeError as error:
         raise InvalidInput(f"{name}.State.{field}: {error}") from error
     if not shape or min(shape) < 1 or dtype.kind not in "biuf" or dtype.itemsize > 8:
-        raise InvalidInput(
-            f"{name}.State.{field}: expected a shape of lengths >= 1 and a plain number, got {arrays[0]}"
-        )
+        raise InvalidInput(f"{name}.State.{field}: expected lengths >= 1 and a plain number, got {arrays[0]}")
     return Field(field, dtype, shape)
 
 
@@ -185,7 +183,10 @@ def _params(env: type[Env], given: Mapping[str, Any] | tuple[Any, ...] | None) -
     except TypeError as error:
         raise InvalidInput(f"{name}: {error}") from error
     hints = get_type_hints(kind)
-    return kind(*(_number(f"{name}.{f}", hints[f], value) for f, value in zip(kind._fields, params, strict=True)))
+    checked: tuple[Any, ...] = kind(
+        *(_number(f"{name}.{f}", hints[f], value) for f, value in zip(kind._fields, params, strict=True))
+    )
+    return checked
 
 
 def _number(where: str, hint: Any, value: Any) -> float | int | bool:
@@ -195,5 +196,5 @@ def _number(where: str, hint: Any, value: Any) -> float | int | bool:
     if hint is float and isinstance(value, (int, float)) and not isinstance(value, bool):
         return float(value)
     if hint in (int, bool) and type(value) is hint:
-        return value
+        return int(value) if hint is int else bool(value)
     raise InvalidInput(f"{where}: expected {getattr(hint, '__name__', hint)} (float, int or bool), got {value!r}")

@@ -2,6 +2,7 @@
 
 Importing this module imports numba.
 """
+# mypy: disable-error-code="no-untyped-call"
 
 from __future__ import annotations
 

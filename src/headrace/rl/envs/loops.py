@@ -1,11 +1,14 @@
 """The source text of an environment's batch loops, with its `reset`, `step` and `observe` left as names.
 
-Environments are stepped in blocks that fit the first cache. A block is loaded into local arrays, all of it is stepped
-in one loop without a branch, which becomes vector code, and stored; the few environments whose episode ended are seen
-to afterwards, one by one. Environments with array fields, which `step` changes in place, are stepped one by one.
+Environments are stepped in blocks that fit the first cache. A block is loaded into local arrays (`b_`), all of it is
+stepped in one loop without a branch, those that are to begin an episode (`ready`) are reset in a second one (`r_`), and
+it is stored. The arrays being local, the optimiser sees that they do not overlap, and both loops become vector code.
+Environments with array fields, which `step` changes in place, are stepped one by one.
 """
 
 from __future__ import annotations
+
+import math
 
 from headrace.rl.envs.definition import Definition, Field
 from headrace.rl.envs.layout import row_bytes, sections
@@ -14,8 +17,8 @@ from headrace.rl.spec import Discrete
 
 __all__ = ["loops_source", "passes_actions_by_value"]
 
-BLOCK = 64
 _LARGEST_TUPLE = 16  # numbers of an action that are passed by value
+_LOCAL_BYTES = 16384
 _LARGEST_LOCAL = 32  # numbers of an observation that a block keeps in local arrays
 
 
@@ -160,25 +163,32 @@ def _step(definition: Definition, speculate: bool) -> str:
     fields, size, width = definition.fields, definition.spec.obs_size, definition.spec.action_size
     if any(f.is_array for f in fields) or not passes_actions_by_value(definition) or size > _LARGEST_LOCAL:
         return f"def step_shard({_ARGUMENTS}):\n    one_by_one({_ARGUMENTS})\n"
+    block = _block(definition)
     kind = definition.spec.action.dtype.name
     action = _action(definition, "j").replace("actions[", "b_actions[")
+    before = f"{_state(fields, 'b_{f}[ready[k]]')}, " if definition.reset_takes_state else ""
     return "\n".join(
         [
             f"def step_shard({_ARGUMENTS}):",
             *_pointers(definition),
             f"    rng = stack_uint64({STREAM_WORDS})",
-            *(f"    b_{f.name} = stack_{f.dtype.name}({BLOCK})" for f in fields),
-            f"    b_steps = stack_int32({BLOCK})",
-            f"    b_flags = stack_uint8({BLOCK})",
-            f"    b_reward = stack_float32({BLOCK})",
-            f"    b_actions = stack_{kind}({BLOCK * width})",
-            f"    b_obs = stack_float32({BLOCK * size})",
-            f"    for base in range(first, last, {BLOCK}):",
-            f"        m = min(last - base, {BLOCK})",
+            *(f"    b_{f.name} = stack_{f.dtype.name}({block})" for f in fields),
+            *(f"    r_{f.name} = stack_{f.dtype.name}({block})" for f in fields),
+            f"    b_steps = stack_int32({block})",
+            f"    b_flags = stack_uint8({block})",
+            f"    b_ended = stack_uint8({block})",
+            f"    b_reward = stack_float32({block})",
+            f"    b_actions = stack_{kind}({block * width})",
+            f"    b_obs = stack_float32({block * size})",
+            f"    r_obs = stack_float32({block * size})",
+            f"    ready = stack_int32({block})",
+            f"    for base in range(first, last, {block}):",
+            f"        m = min(last - base, {block})",
             "        waiting = 0",
             "        for j in range(m):",
-            "            waiting |= g_ended[base + j]",
-            f"        if waiting != 0 and (autoreset == 0 or {not speculate}):",
+            "            b_ended[j] = g_ended[base + j]",
+            "            waiting |= b_ended[j]",
+            f"        if waiting != 0 and (autoreset != 2 or {not speculate}):",
             f"            one_by_one({_ARGUMENTS.replace('first, last', 'base, base + m')})",
             "            continue",
             "        for j in range(m):",
@@ -186,18 +196,45 @@ def _step(definition: Definition, speculate: bool) -> str:
             "            b_steps[j] = g_steps[base + j]",
             f"        for j in range(m * {width}):",
             f"            b_actions[j] = actions[base * {width} + j]",
-            "        finished = 0",
             "        for j in range(m):",
             "            count = b_steps[j] + 1",
             "            key_stream(rng, seed, base + j, g_episode[base + j], count)",
             f"            after, gain, over = step({_state(fields, 'b_{f}[j]')}, {action}, rng, PARAMS)",
             *(f"            b_{f.name}[j] = after.{f.name}" for f in fields),
-            "            flags = (1 if over else 0) | (2 if " + _truncates(definition) + " else 0)",
             "            b_steps[j] = count",
             "            b_reward[j] = gain",
-            "            b_flags[j] = flags",
-            "            finished |= flags",
+            "            b_flags[j] = (1 if over else 0) | (2 if " + _truncates(definition) + " else 0)",
             f"            observe({_state(fields, 'b_{f}[j]')}, PARAMS, {_row(definition, 'b_obs', 'j')})",
+            "        n_ready = 0",
+            "        if autoreset == 1:",
+            "            for j in range(m):",
+            "                ready[n_ready] = j",
+            "                n_ready += 1 if b_flags[j] != 0 else 0",
+            "            for k in range(n_ready):",
+            f"                for q in range({size}):",
+            f"                    final_obs[(base + ready[k]) * {size} + q] = b_obs[ready[k] * {size} + q]",
+            "        else:",
+            "            for j in range(m):",
+            "                g_ended[base + j] = 0 if b_ended[j] != 0 else b_flags[j]",
+            "            if waiting != 0:",
+            "                for j in range(m):",
+            "                    b_flags[j] = 0 if b_ended[j] != 0 else b_flags[j]",
+            "                    b_reward[j] = 0.0 if b_ended[j] != 0 else b_reward[j]",
+            "                    ready[n_ready] = j",
+            "                    n_ready += 1 if b_ended[j] != 0 else 0",
+            "        for k in range(n_ready):",
+            "            i = base + ready[k]",
+            "            key_stream(rng, seed, i, g_episode[i] + 1, 0)",
+            f"            after = reset({before}rng, PARAMS)",
+            *(f"            r_{f.name}[k] = after.{f.name}" for f in fields),
+            f"            observe({_state(fields, 'r_{f}[k]')}, PARAMS, {_row(definition, 'r_obs', 'k')})",
+            "        for k in range(n_ready):",
+            "            j = ready[k]",
+            "            g_episode[base + j] += 1",
+            "            b_steps[j] = 0",
+            *(f"            b_{f.name}[j] = r_{f.name}[k]" for f in fields),
+            f"            for q in range({size}):",
+            f"                b_obs[j * {size} + q] = r_obs[k * {size} + q]",
             "        for j in range(m):",
             *(f"            g_{f.name}[base + j] = b_{f.name}[j]" for f in fields),
             "            g_steps[base + j] = b_steps[j]",
@@ -206,21 +243,13 @@ def _step(definition: Definition, speculate: bool) -> str:
             "            truncated[base + j] = b_flags[j] >> 1",
             f"        for j in range(m * {size}):",
             f"            obs[base * {size} + j] = b_obs[j]",
-            "        if finished | waiting != 0:",
-            "            for j in range(m):",
-            "                i = base + j",
-            "                if g_ended[i] != 0:",
-            "                    reward[i] = 0.0",
-            "                    terminated[i] = 0",
-            "                    truncated[i] = 0",
-            "                    begin(state, n, seed, i, g_episode[i] + 1, obs)",
-            "                elif b_flags[j] != 0:",
-            "                    if autoreset == 1:",
-            f"                        for k in range({size}):",
-            f"                            final_obs[i * {size} + k] = b_obs[j * {size} + k]",
-            "                        begin(state, n, seed, i, g_episode[i] + 1, obs)",
-            "                    else:",
-            "                        g_ended[i] = b_flags[j]",
             "",
         ]
     )
+
+
+def _block(definition: Definition) -> int:
+    """Environments of a block: as many as keep its local arrays in about a third of the first cache, 64 to 512."""
+    one = sum(f.dtype.itemsize for f in definition.fields) + 4 * definition.spec.obs_size
+    one += 4 * definition.spec.action_size + 10  # steps, reward, how it ended
+    return max(64, min(512, 1 << int(math.log2(_LOCAL_BYTES / one))))

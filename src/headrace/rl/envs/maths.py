@@ -71,7 +71,7 @@ def sin(x: float) -> Any:
     quarter = n * 0.25
     quadrant = n - 4.0 * ((quarter - 0.375 + _ROUND) - _ROUND)  # 0 … 3
     s, c = _sine(y, tail), _cosine(y, tail)
-    magnitude = c if quadrant == 1.0 or quadrant == 3.0 else s  # noqa: PLR1714  compiles to a compare, not a tuple
+    magnitude = c if quadrant == 1.0 or quadrant == 3.0 else s
     magnitude = magnitude if abs(x) <= _FARTHEST else math.nan
     return -magnitude if quadrant >= 2.0 else magnitude
 
@@ -82,6 +82,6 @@ def cos(x: float) -> Any:
     quarter = n * 0.25
     quadrant = n - 4.0 * ((quarter - 0.375 + _ROUND) - _ROUND)
     s, c = _sine(y, tail), _cosine(y, tail)
-    magnitude = s if quadrant == 1.0 or quadrant == 3.0 else c  # noqa: PLR1714
+    magnitude = s if quadrant == 1.0 or quadrant == 3.0 else c
     magnitude = magnitude if abs(x) <= _FARTHEST else math.nan
-    return -magnitude if quadrant == 1.0 or quadrant == 2.0 else magnitude  # noqa: PLR1714
+    return -magnitude if quadrant == 1.0 or quadrant == 2.0 else magnitude
