@@ -26,9 +26,14 @@ using EnvStep = void (*)(void* state, std::int64_t n, std::uint64_t seed, std::i
                          const void* actions, float* obs, float* final_obs, float* reward, std::uint8_t* terminated,
                          std::uint8_t* truncated, std::int32_t autoreset);
 
+/// Begin the next episode of those environments of [first, last) whose byte of `mask` (indexed like the rest) is not 0.
+using EnvRestart = void (*)(void* state, std::int64_t n, std::uint64_t seed, std::int64_t first, std::int64_t last,
+                            const std::uint8_t* mask, float* obs);
+
 struct EnvFunctions {
   EnvReset reset = nullptr;
   EnvStep step = nullptr;
+  EnvRestart restart = nullptr;
 };
 
 }  // namespace headrace::rl
