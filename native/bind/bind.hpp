@@ -21,6 +21,8 @@ void bind_workers(nb::module_& m);
 void bind_json_numbers(nb::module_& m);
 void bind_sample(nb::module_& m);
 void bind_llm(nb::module_& m);
+void bind_rl(nb::module_& m);
+void bind_learner(nb::module_& m);
 
 /// How long a call sleeps without the GIL before it looks for signals (Ctrl-C).
 inline constexpr std::chrono::milliseconds kSignalSlice{50};

@@ -14,4 +14,6 @@ NB_MODULE(_ext, m) {
   bind_json_numbers(m);
   bind_sample(m);
   bind_llm(m);
+  bind_rl(m);
+  bind_learner(m);
 }

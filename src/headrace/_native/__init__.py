@@ -2,6 +2,7 @@
 
 from headrace._native._ext import (
     BufferPool,
+    Learner,
     Lease,
     MpmcRing,
     Program,
@@ -23,6 +24,7 @@ from headrace._native._ext import (
 
 __all__ = [
     "BufferPool",
+    "Learner",
     "Lease",
     "MpmcRing",
     "Program",

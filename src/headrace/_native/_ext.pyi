@@ -272,3 +272,63 @@ class Program:
     @property
     def page_bytes(self) -> int: ...
     def close(self) -> None: ...
+
+class Learner:
+    def __init__(
+        self,
+        obs_size: int,
+        hidden: Sequence[int],
+        activation: str,
+        head: str,
+        sizes: Sequence[int],
+        seed: int,
+        threads: int,
+        isa: str = "",
+    ) -> None: ...
+    def load(
+        self,
+        parameters: Annotated[NDArray[numpy.float32], {"shape": (None,), "order": "C", "device": "cpu"}],
+        first_moments: Annotated[NDArray[numpy.float32], {"shape": (None,), "order": "C", "device": "cpu"}],
+        second_moments: Annotated[NDArray[numpy.float32], {"shape": (None,), "order": "C", "device": "cpu"}],
+        steps: int,
+        updates: int,
+    ) -> None:
+        """Take over the state of an optimiser."""
+
+    def save(
+        self,
+        parameters: numpy.typing.NDArray[numpy.float32],
+        first_moments: numpy.typing.NDArray[numpy.float32],
+        second_moments: numpy.typing.NDArray[numpy.float32],
+    ) -> tuple[int, int]:
+        """
+        Write the state into three arrays float32[n_parameters]; gives (steps, updates).
+        """
+
+    def update(
+        self,
+        obs: numpy.typing.NDArray[numpy.float32],
+        actions: numpy.typing.NDArray[numpy.int32] | numpy.typing.NDArray[numpy.float32],
+        log_probs: numpy.typing.NDArray[numpy.float32],
+        values: numpy.typing.NDArray[numpy.float32],
+        advantages: numpy.typing.NDArray[numpy.float32],
+        returns: numpy.typing.NDArray[numpy.float32],
+        *,
+        epochs: int,
+        minibatches: int,
+        ratio: bool,
+        clip: float,
+        value_clip: float,
+        normalise_advantages: bool,
+        value_coef: float,
+        entropy_coef: float,
+        max_grad_norm: float,
+        target_kl: float,
+        learning_rate: float,
+        beta1: float,
+        beta2: float,
+        epsilon: float,
+    ) -> dict[str, float]:
+        """
+        Run all epochs over obs[count][D], actions[count][K] and columns of `count`, without the GIL; gives mean losses. An error leaves the parameters as they were.
+        """
