@@ -88,6 +88,70 @@ def test_the_answer_can_be_bound_to_a_form(run, tmp_path: Path) -> None:
     assert run("generate", "Hello", "--grammar", str(grammar)) in ("yes\n", "no\n")
     assert run("generate", "Hello", "--json-schema", str(schema), "--max-tokens", "9").startswith("{")
     assert run("generate", "Hello", "--json-schema", "-", "--max-tokens", "9").startswith("{")
+    as_text = ("generate", "Hello", "--json-schema", schema.read_text(), "--max-tokens", "9")
+    assert run(*as_text) == run("generate", "Hello", "--json-schema", str(schema), "--max-tokens", "9")
+
+
+def test_why_it_ended_is_told(model: Path) -> None:
+    def errors(*args: str) -> str:
+        result = CliRunner().invoke(app, ["generate", str(model), "Hello", *args])
+        assert result.exception is None, result.exception
+        return result.stderr
+
+    assert "cut" in errors("--regex", "[0-9]{9}", "--max-tokens", "2")
+    assert "cut" in errors("--regex", "[0-9]{9}", "--max-tokens", "2", "--json")
+    assert errors("--max-tokens", "2") == errors("--regex", "[0-9]{2}") == ""
+    assert "finish reason: length, length" in errors("--max-tokens", "2", "-n", "2", "--stats")
+
+
+def test_an_answer_of_no_stated_length_takes_the_room_there_is(run) -> None:
+    answer = json.loads(run("generate", "Hello", "--context", "64", "--ignore-eos", "--json"))
+    assert answer["prompt_tokens"] + answer["completion_tokens"] == 64
+    long = ("generate", "Hello " * 100, "--context", "64")
+    assert run(*long, fails=True).startswith("prompt: ")
+    answer = json.loads(run(*long, "--truncate", "--ignore-eos", "--json"))
+    assert answer["completion_tokens"] == 32
+    assert "max_tokens" in run("generate", "Hello", "--context", "64", "--max-tokens", "64", fails=True)
+
+
+def test_a_line_break_at_the_end_of_the_input_is_no_part_of_it(run) -> None:
+    def tokens(stdin: str) -> int:
+        return json.loads(run("generate", "--max-tokens", "1", "--json", stdin=stdin))["prompt_tokens"]
+
+    assert tokens("Hello\n") == tokens("Hello\r\n") == tokens("Hello")
+    assert tokens("Hello\n\n") == tokens("Hello\n") + 1
+
+
+@pytest.fixture
+def repo(model: Path, tmp_path: Path) -> Path:
+    """A repository that has the model under the name `tiny`."""
+    version = tmp_path / "models" / "tiny" / "1"
+    version.mkdir(parents=True)
+    (version / "tiny.gguf").symlink_to(model)
+    (version.parent / "current").symlink_to("1")
+    return tmp_path / "models"
+
+
+def test_what_headrace_toml_says_of_a_model_counts(repo: Path) -> None:
+    def run(command: str, *args: str) -> tuple[str, str]:
+        result = CliRunner().invoke(app, [command, "tiny", *args, "--repo", str(repo)], input="Hello")
+        return result.stdout, str(result.exception or "")
+
+    config = repo / "tiny" / "headrace.toml"
+    plain = run("tokenize", "--chat")
+    config.write_text(
+        'backend = "llm"\n[llm]\nthreads = 1\nmax_context = 40\nchat_template = "{{ messages[0].content }}"\n'
+    )
+    told = json.loads(run("generate", "--chat", "--ignore-eos", "--json")[0])
+    assert told["prompt_tokens"] + told["completion_tokens"] == 40
+    own = json.loads(run("generate", "--chat", "--ignore-eos", "--json", "--context", "48")[0])
+    assert own["prompt_tokens"] + own["completion_tokens"] == 48
+    assert run("tokenize", "--chat") != plain
+    config.write_text('backend = "llm"\n[llm]\nmax_contxt = 40\n')
+    for command in ("generate", "chat", "tokenize"):
+        error = run(command)[1]
+        assert str(config) in error
+        assert "max_context" in error
 
 
 def test_a_chat_template_is_used_where_asked(run) -> None:
@@ -124,6 +188,7 @@ def test_what_is_no_utf_8_is_refused(model: Path) -> None:
 def test_a_model_that_is_not_there_is_told(tmp_path: Path) -> None:
     result = CliRunner().invoke(app, ["generate", "nothing", "Hello", "--repo", str(tmp_path)])
     assert "'nothing' is no file or folder" in str(result.exception)
+    assert "--repo or HEADRACE_REPO" in str(result.exception)
 
 
 def test_a_long_prompt_can_be_cut(run) -> None:

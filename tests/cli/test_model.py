@@ -66,7 +66,14 @@ def test_the_file_that_headrace_toml_names_is_meant(repo: Path) -> None:
 
 @pytest.mark.parametrize(
     ("model", "message"),
-    [("absent.gguf", "no such file"), ("some/where", "no such file"), ("big", "no model 'big'.*there are: tiny")],
+    [
+        ("absent.gguf", "no such file"),
+        ("some/where", "no such file"),
+        ("big", "no model 'big'.*there are: tiny.*--repo or HEADRACE_REPO"),
+        ("tony", "did you mean 'tiny'"),
+        ("smollm", "get it with: headrace pull smollm2"),
+        ("tiny:v2", "v2.*v1$"),
+    ],
 )
 def test_what_is_not_there_is_told(repo: Path, model: str, message: str) -> None:
     with pytest.raises(NotFound, match=message):

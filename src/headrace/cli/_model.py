@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from headrace.errors import HeadraceError, InvalidInput, NotFound
 from headrace.store.config import language_model, named_file
 from headrace.store.names import CONFIG
 
-__all__ = ["MODEL_HELP", "model_file"]
+if TYPE_CHECKING:
+    from headrace.store.versions import ModelStore
+
+__all__ = ["MODEL_HELP", "located", "model_file"]
 
 MODEL_HELP = "A GGUF file, a folder with config.json and safetensors, or NAME[:VERSION] in the model repository."
 
@@ -22,22 +26,47 @@ def model_file(model: str | Path, repo: Path | None = None) -> Path:
 
     Raises `NotFound` saying what there is instead, `InvalidInput` if the place holds no language model or several.
     """
+    return located(model, repo)[0]
+
+
+def located(model: str | Path, repo: Path | None = None) -> tuple[Path, Path | None]:
+    """`model_file`, and where it comes from the repository its `headrace.toml`, if it has one."""
     from headrace.store.versions import ModelStore, default_root
 
     path = Path(model).expanduser()
     if path.is_file():
-        return path
+        return path, None
     if path.is_dir():
-        return _inside(path, "")
-    store = ModelStore(repo or default_root())
+        return _inside(path, ""), None
     if str(model).endswith((".gguf", ".safetensors")) or str(model).count("/"):
         raise NotFound(f"no such file or folder: {path}")
+    store = ModelStore(repo or default_root())
     try:
         folder = store.resolve(str(model))
     except HeadraceError as error:
-        raise NotFound(f"{model!r} is no file or folder, and in the repository: {error}") from error
+        raise NotFound(
+            f"{model!r} is no file or folder, and in the repository: {error}{_hint(model, store)}"
+        ) from error
     config = folder.parent / CONFIG
-    return _inside(folder.resolve(), named_file(config.read_bytes()) if config.is_file() else "")
+    if not config.is_file():
+        return _inside(folder.resolve(), ""), None
+    return _inside(folder.resolve(), named_file(config.read_bytes())), config
+
+
+def _hint(model: str | Path, store: ModelStore) -> str:
+    """What was meant, how to get it, or where else it may be."""
+    from difflib import get_close_matches
+
+    from headrace.store.recipe import recipe_names
+
+    name, known = str(model).partition(":")[0].partition("@")[0], store.names()
+    if name in known:
+        return ""
+    if near := get_close_matches(name, known, 1):
+        return f"; did you mean {near[0]!r}?"
+    if meant := get_close_matches(name, recipe_names(), 1):
+        return f"; get it with: headrace pull {meant[0]}, or name another repository by --repo or HEADRACE_REPO"
+    return "; another repository is named by --repo or HEADRACE_REPO"
 
 
 def _inside(folder: Path, file: str) -> Path:

@@ -29,7 +29,11 @@ headrace tokenize smollm2 --decode '504 1223 9590'
 def command(
     model: language.Model,
     text: Annotated[
-        str, typer.Argument(metavar="[TEXT]", help="A text, or with --decode token ids; '-' or none reads stdin.")
+        str,
+        typer.Argument(
+            metavar="[TEXT]",
+            help="A text, or with --decode token ids; '-' or none reads stdin as it is.",
+        ),
     ] = "-",
     chat: Annotated[
         bool, typer.Option("--chat", help="Show the whole prompt: the text as a question, by the chat template.")
@@ -47,7 +51,7 @@ def command(
 
     Bytes that are part of a character are shown as \\xNN.
     """
-    from headrace.cli._model import model_file
+    from headrace.cli._model import located
     from headrace.errors import InvalidInput
     from headrace.llm.formats import open_checkpoint
     from headrace.llm.tokenizer import load_tokenizer
@@ -59,7 +63,9 @@ def command(
     if system and not chat:
         raise InvalidInput("--system goes with --chat")
     given = language.stdin_text() if text == "-" else text
-    checkpoint = open_checkpoint(model_file(model, repo))
+    path, config = located(model, repo)
+    template = language.engine_options(config).get("chat_template")
+    checkpoint = open_checkpoint(path)
     try:
         tokenizer = load_tokenizer(checkpoint.metadata)
         if decode:
@@ -69,7 +75,7 @@ def command(
             from headrace.llm.chat import Chat
 
             messages = [{"role": "system", "content": system}] if system else []
-            ids = Chat(checkpoint.metadata, tokenizer).encode([*messages, {"role": "user", "content": given}])
+            ids = Chat(checkpoint.metadata, tokenizer, template).encode([*messages, {"role": "user", "content": given}])
         else:
             ids = tokenizer.encode(given, special=not bare, parse_special=special)
     finally:
