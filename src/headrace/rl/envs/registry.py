@@ -14,6 +14,8 @@ __all__ = ["SHIPPED", "find_env", "make_env"]
 
 SHIPPED: Mapping[str, str] = {
     "headrace/CartPole-v1": "headrace.rl.envs.cartpole:CartPole",
+    "headrace/Hover-v0": "headrace.rl.envs.hover:Hover",
+    "headrace/Particles-v0": "headrace.rl.envs.particles:Particles",
 }
 """Where the definition of each environment that comes with Headrace lies."""
 
