@@ -106,6 +106,13 @@ def may_be_called(tools, name, arguments):
     return matcher.finished
 
 
+@pytest.mark.parametrize(("parameters", "free"), [(None, False), ({}, True), ({"type": "object"}, True)])
+def test_a_tool_that_states_no_parameters_takes_none(parameters, free):
+    tools = [Tool(FunctionDefinition("clock", parameters=parameters))]
+    assert may_be_called(tools, "clock", {})
+    assert may_be_called(tools, "clock", {"zone": "UTC"}) is free
+
+
 INNER = {"type": "object", "properties": {"c": {"type": "string"}}, "required": ["c"], "additionalProperties": False}
 
 

@@ -50,7 +50,8 @@ def forced_call(asked: ChatRequest) -> Grammar | None:
     calls = []
     for index, tool in enumerate(tools):
         place = "#/properties/arguments" if len(tools) == 1 else f"#/anyOf/{index}/properties/arguments"
-        arguments = _moved(tool.function.parameters or _ANY, place)
+        parameters = _NONE if tool.function.parameters is None else tool.function.parameters or _ANY
+        arguments = _moved(parameters, place)
         call = {
             "type": "object",
             "properties": {"name": {"const": tool.function.name}, "arguments": arguments},
@@ -82,7 +83,9 @@ def _moved(schema: dict[str, Any], place: str) -> dict[str, Any]:
     return moved
 
 
-_ANY = {"type": "object"}
+_ANY: dict[str, Any] = {"type": "object"}
+_NONE: dict[str, Any] = {"type": "object", "properties": {}, "additionalProperties": False}
+"""A function that states no parameters takes none."""
 _NAMED = ("$defs", "definitions", "patternProperties", "properties")
 """What holds schemas by names."""
 _SPACING = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
