@@ -16,4 +16,5 @@ NB_MODULE(_ext, m) {
   bind_llm(m);
   bind_rl(m);
   bind_learner(m);
+  bind_envs(m);
 }

@@ -273,6 +273,192 @@ class Program:
     def page_bytes(self) -> int: ...
     def close(self) -> None: ...
 
+class MlpPolicy:
+    def __init__(
+        self, obs_size: int, hidden: Sequence[int], activation: str, gaussian: bool, sizes: Sequence[int], isa: str
+    ) -> None: ...
+    @property
+    def n_parameters(self) -> int: ...
+    def forward(
+        self,
+        parameters: Annotated[
+            NDArray[numpy.float32], {"shape": (None,), "order": "C", "device": "cpu", "writable": False}
+        ],
+        obs: Annotated[
+            NDArray[numpy.float32], {"shape": (None, None), "order": "C", "device": "cpu", "writable": False}
+        ],
+        logits: Annotated[NDArray[numpy.float32], {"shape": (None, None), "order": "C", "device": "cpu"}],
+        values: Annotated[NDArray[numpy.float32], {"shape": (None,), "order": "C", "device": "cpu"}],
+    ) -> None: ...
+    def act(
+        self,
+        parameters: Annotated[
+            NDArray[numpy.float32], {"shape": (None,), "order": "C", "device": "cpu", "writable": False}
+        ],
+        obs: Annotated[
+            NDArray[numpy.float32], {"shape": (None, None), "order": "C", "device": "cpu", "writable": False}
+        ],
+        seed: int,
+        first_env: int,
+        step: int,
+        greedy: bool,
+        actions: Annotated[NDArray[numpy.uint8], {"order": "C", "device": "cpu"}],
+        log_probs: Annotated[NDArray[numpy.float32], {"shape": (None,), "order": "C", "device": "cpu"}],
+        values: Annotated[NDArray[numpy.float32], {"shape": (None,), "order": "C", "device": "cpu"}],
+    ) -> None: ...
+
+class Weights:
+    def __init__(self, size: int) -> None: ...
+    def publish(
+        self,
+        flat: Annotated[NDArray[numpy.float32], {"shape": (None,), "order": "C", "device": "cpu", "writable": False}],
+    ) -> int: ...
+    def read_into(
+        self, flat: Annotated[NDArray[numpy.float32], {"shape": (None,), "order": "C", "device": "cpu"}]
+    ) -> int: ...
+    @property
+    def version(self) -> int: ...
+    def __len__(self) -> int: ...
+
+class Collector:
+    def __init__(
+        self,
+        obs_size: int,
+        hidden: Sequence[int],
+        activation: str,
+        gaussian: bool,
+        sizes: Sequence[int],
+        reset: int,
+        step: int,
+        restart: int,
+        state_bytes: int,
+        envs: int,
+        steps: int,
+        threads: int,
+        shard: int,
+        normalise_obs: bool,
+        normalise_reward: bool,
+        update_moments: bool,
+        greedy: bool,
+        obs_limit: float,
+        reward_limit: float,
+        gamma: float,
+        epsilon: float,
+        bad_values: str,
+        action_low: Sequence[float],
+        action_high: Sequence[float],
+        isa: str,
+    ) -> None: ...
+    def reset(self, seed: int) -> None: ...
+    def collect(
+        self,
+        parameters: Annotated[
+            NDArray[numpy.float32], {"shape": (None,), "order": "C", "device": "cpu", "writable": False}
+        ],
+        obs: Annotated[NDArray[numpy.float32], {"shape": (None, None, None), "order": "C", "device": "cpu"}],
+        actions: Annotated[NDArray[numpy.uint8], {"order": "C", "device": "cpu"}],
+        log_probs: Annotated[NDArray[numpy.float32], {"shape": (None, None), "order": "C", "device": "cpu"}],
+        values: Annotated[NDArray[numpy.float32], {"shape": (None, None), "order": "C", "device": "cpu"}],
+        rewards: Annotated[NDArray[numpy.float32], {"shape": (None, None), "order": "C", "device": "cpu"}],
+        terminated: Annotated[NDArray[numpy.uint8], {"shape": (None, None), "order": "C", "device": "cpu"}],
+        truncated: Annotated[NDArray[numpy.uint8], {"shape": (None, None), "order": "C", "device": "cpu"}],
+        final_values: Annotated[NDArray[numpy.float32], {"shape": (None, None), "order": "C", "device": "cpu"}],
+        last_values: Annotated[NDArray[numpy.float32], {"shape": (None,), "order": "C", "device": "cpu"}],
+    ) -> str: ...
+    def cancel(self) -> None: ...
+    def clear_cancel(self) -> None: ...
+    def episodes(
+        self,
+        totals: Annotated[NDArray[numpy.float64], {"shape": (None,), "order": "C", "device": "cpu"}],
+        lengths: Annotated[NDArray[numpy.int64], {"shape": (None,), "order": "C", "device": "cpu"}],
+    ) -> None: ...
+    @property
+    def n_episodes(self) -> int: ...
+    @property
+    def n_faults(self) -> int: ...
+    @property
+    def fault(self) -> object: ...
+    def state_views(self) -> dict: ...
+    def resume(self) -> None: ...
+
+def gae(
+    rewards: Annotated[
+        NDArray[numpy.float32], {"shape": (None, None), "order": "C", "device": "cpu", "writable": False}
+    ],
+    values: Annotated[
+        NDArray[numpy.float32], {"shape": (None, None), "order": "C", "device": "cpu", "writable": False}
+    ],
+    terminated: Annotated[
+        NDArray[numpy.uint8], {"shape": (None, None), "order": "C", "device": "cpu", "writable": False}
+    ],
+    truncated: Annotated[
+        NDArray[numpy.uint8], {"shape": (None, None), "order": "C", "device": "cpu", "writable": False}
+    ],
+    final_values: Annotated[
+        NDArray[numpy.float32], {"shape": (None, None), "order": "C", "device": "cpu", "writable": False}
+    ],
+    last_values: Annotated[
+        NDArray[numpy.float32], {"shape": (None,), "order": "C", "device": "cpu", "writable": False}
+    ],
+    gamma: float,
+    lam: float,
+    advantages: Annotated[NDArray[numpy.float32], {"shape": (None, None), "order": "C", "device": "cpu"}],
+    returns: Annotated[NDArray[numpy.float32], {"shape": (None, None), "order": "C", "device": "cpu"}],
+) -> None: ...
+def vtrace(
+    rewards: Annotated[
+        NDArray[numpy.float32], {"shape": (None, None), "order": "C", "device": "cpu", "writable": False}
+    ],
+    values: Annotated[
+        NDArray[numpy.float32], {"shape": (None, None), "order": "C", "device": "cpu", "writable": False}
+    ],
+    terminated: Annotated[
+        NDArray[numpy.uint8], {"shape": (None, None), "order": "C", "device": "cpu", "writable": False}
+    ],
+    truncated: Annotated[
+        NDArray[numpy.uint8], {"shape": (None, None), "order": "C", "device": "cpu", "writable": False}
+    ],
+    final_values: Annotated[
+        NDArray[numpy.float32], {"shape": (None, None), "order": "C", "device": "cpu", "writable": False}
+    ],
+    last_values: Annotated[
+        NDArray[numpy.float32], {"shape": (None,), "order": "C", "device": "cpu", "writable": False}
+    ],
+    log_rhos: Annotated[
+        NDArray[numpy.float32], {"shape": (None, None), "order": "C", "device": "cpu", "writable": False}
+    ],
+    gamma: float,
+    lam: float,
+    clip_rho: float,
+    clip_c: float,
+    clip_pg_rho: float,
+    targets: Annotated[NDArray[numpy.float32], {"shape": (None, None), "order": "C", "device": "cpu"}],
+    advantages: Annotated[NDArray[numpy.float32], {"shape": (None, None), "order": "C", "device": "cpu"}],
+) -> None: ...
+def n_step(
+    rewards: Annotated[
+        NDArray[numpy.float32], {"shape": (None, None), "order": "C", "device": "cpu", "writable": False}
+    ],
+    values: Annotated[
+        NDArray[numpy.float32], {"shape": (None, None), "order": "C", "device": "cpu", "writable": False}
+    ],
+    terminated: Annotated[
+        NDArray[numpy.uint8], {"shape": (None, None), "order": "C", "device": "cpu", "writable": False}
+    ],
+    truncated: Annotated[
+        NDArray[numpy.uint8], {"shape": (None, None), "order": "C", "device": "cpu", "writable": False}
+    ],
+    final_values: Annotated[
+        NDArray[numpy.float32], {"shape": (None, None), "order": "C", "device": "cpu", "writable": False}
+    ],
+    last_values: Annotated[
+        NDArray[numpy.float32], {"shape": (None,), "order": "C", "device": "cpu", "writable": False}
+    ],
+    gamma: float,
+    n: int,
+    returns: Annotated[NDArray[numpy.float32], {"shape": (None, None), "order": "C", "device": "cpu"}],
+) -> None: ...
+
 class Learner:
     def __init__(
         self,
@@ -332,3 +518,37 @@ class Learner:
         """
         Run all epochs over obs[count][D], actions[count][K] and columns of `count`, without the GIL; gives mean losses. An error leaves the parameters as they were.
         """
+
+class EnvTeam:
+    """
+    Threads that run the three functions of a compiled environment over their shards of a batch. One call at a time; the addresses must stay good.
+    """
+
+    def __init__(self, reset: int, restart: int, step: int, n: int, threads: int) -> None: ...
+    def reset(
+        self,
+        state: Annotated[NDArray[numpy.uint8], {"order": "C", "device": "cpu"}],
+        seed: int,
+        obs: Annotated[NDArray[numpy.float32], {"order": "C", "device": "cpu"}],
+    ) -> None: ...
+    def restart(
+        self,
+        state: Annotated[NDArray[numpy.uint8], {"order": "C", "device": "cpu"}],
+        seed: int,
+        mask: Annotated[NDArray[numpy.uint8], {"order": "C", "device": "cpu", "writable": False}],
+        obs: Annotated[NDArray[numpy.float32], {"order": "C", "device": "cpu"}],
+    ) -> None: ...
+    def step(
+        self,
+        state: Annotated[NDArray[numpy.uint8], {"order": "C", "device": "cpu"}],
+        seed: int,
+        actions: Annotated[NDArray, {"order": "C", "writable": False}],
+        obs: Annotated[NDArray[numpy.float32], {"order": "C", "device": "cpu"}],
+        final_obs: Annotated[NDArray[numpy.float32], {"order": "C", "device": "cpu"}],
+        reward: Annotated[NDArray[numpy.float32], {"order": "C", "device": "cpu"}],
+        terminated: Annotated[NDArray[numpy.uint8], {"order": "C", "device": "cpu"}],
+        truncated: Annotated[NDArray[numpy.uint8], {"order": "C", "device": "cpu"}],
+        autoreset: int,
+    ) -> None: ...
+    @property
+    def threads(self) -> int: ...
