@@ -73,9 +73,9 @@ def trace(seed: int, n_requests: int) -> Iterator[tuple[list[int], list[int]]]:
             heapq.heappush(pauses, (now_s + rng.lognormvariate(4.0, 1.0), next(order), talk))
 
 
-def hit_rate(requests: list[tuple[list[int], list[int]]], n_pages: int, policy: str, roles: bool) -> float:
+def hit_rate(requests: list[tuple[list[int], list[int]]], n_pages: int, policy: str) -> float:
     """Share of prompt tokens that were found."""
-    kv = KvCache(n_pages, make_policy(policy), roles=roles, salt=b"bench")
+    kv = KvCache(n_pages, make_policy(policy), salt=b"bench")
     running: deque[PageTable] = deque()
     found = wanted = 0
     for prompt, answer in requests:
@@ -86,27 +86,24 @@ def hit_rate(requests: list[tuple[list[int], list[int]]], n_pages: int, policy: 
         found += pages.reuse(len(prompt) - 1)
         wanted += len(prompt)
         pages.grow(len(pages.pages) * PAGE_TOKENS, len(tokens))
-        kv.commit(pages, tokens, len(prompt), len(tokens))
+        kv.commit(pages, tokens, len(tokens))
         running.append(pages)
     return found / wanted
 
 
-def measure(n_requests: int, seeds: int) -> dict[str, dict[str, dict[str, float]]]:
-    """Hit rates by whether answers are found as prompts, by policy, by pages; the mean over seeds."""
-    figures: dict[str, dict[str, dict[str, float]]] = {}
+def measure(n_requests: int, seeds: int) -> dict[str, dict[str, float]]:
+    """Hit rates by policy, by pages; the mean over seeds."""
+    figures: dict[str, dict[str, float]] = {}
     traces = [list(trace(seed, n_requests)) for seed in range(seeds)]
-    for roles in (False, True):
-        kind = "prompts only" if roles else "prompts and answers"
-        rows = figures[kind] = {}
-        for policy in sorted(POLICIES):
-            rows[policy] = {}
-            for n_pages in PAGES:
-                rates = [hit_rate(requests, n_pages, policy, roles) for requests in traces]
-                rows[policy][str(n_pages)] = round(sum(rates) / len(rates), 4)
-                progress(f"{kind}, {policy}, {n_pages} pages: {rows[policy][str(n_pages)]:.1%}")
-        endless = sum(len(prompt) + len(answer) for requests in traces for prompt, answer in requests) // PAGE_TOKENS
-        rates = [hit_rate(requests, endless, "lru", roles) for requests in traces]
-        rows["unlimited"] = dict.fromkeys(map(str, PAGES), round(sum(rates) / len(rates), 4))
+    for policy in sorted(POLICIES):
+        figures[policy] = {}
+        for n_pages in PAGES:
+            rates = [hit_rate(requests, n_pages, policy) for requests in traces]
+            figures[policy][str(n_pages)] = round(sum(rates) / len(rates), 4)
+            progress(f"{policy}, {n_pages} pages: {figures[policy][str(n_pages)]:.1%}")
+    endless = sum(len(prompt) + len(answer) for requests in traces for prompt, answer in requests) // PAGE_TOKENS
+    rates = [hit_rate(requests, endless, "lru") for requests in traces]
+    figures["unlimited"] = dict.fromkeys(map(str, PAGES), round(sum(rates) / len(rates), 4))
     return figures
 
 
@@ -118,10 +115,9 @@ def main() -> int:
     options = parser.parse_args()
     figures = measure(options.requests, options.seeds)
     if not options.json:
-        for kind, rows in figures.items():
-            head = [f"found again ({kind})", *(f"{n} pages" for n in PAGES)]
-            print(table(head, [[name, *(f"{rate:.1%}" for rate in row.values())] for name, row in rows.items()]))
-            print()
+        head = ["found again", *(f"{n} pages" for n in PAGES)]
+        print(table(head, [[name, *(f"{rate:.1%}" for rate in row.values())] for name, row in figures.items()]))
+        print()
     print(json.dumps({"bench": "kv", "requests": options.requests, "seeds": options.seeds, "hit_rate": figures}))
     return 0
 

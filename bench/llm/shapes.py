@@ -25,8 +25,8 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from _common import ROOT, BenchError, machine, progress, warn_if_busy
+from headrace.llm.batches import one_sequence
 from headrace.llm.config import ModelConfig
-from headrace.llm.execution import Batch
 from headrace.llm.formats.checkpoint import TensorInfo
 from headrace.llm.kernels import NativeExecutor, packed_size
 from headrace.llm.models import build
@@ -110,18 +110,10 @@ def read_limit(threads: int) -> float:
 
 def token_seconds(executor: NativeExecutor, tokens: int) -> float:
     """Median seconds of a decoding step at the beginning of a context."""
-    table = np.arange(8, dtype=np.int32)[None]
+    pages = np.arange(8, dtype=np.int32)
     times = []
     for position in range(tokens):
-        batch = Batch(
-            np.asarray([position + 5], np.int32),
-            np.asarray([position], np.int32),
-            np.ones(1, bool),
-            np.asarray([0, 1], np.int32),
-            table,
-            np.zeros(1, np.int32),
-            np.ones(1, bool),
-        )
+        batch = one_sequence([position + 5], pages, position=position, greedy=True)
         began = time.perf_counter()
         executor.step(batch)
         times.append(time.perf_counter() - began)

@@ -21,7 +21,6 @@ def _good():
     return Batch(
         tokens=_ints(1, 2, 3, 4),
         positions=_ints(15, 16, 17, 0),
-        generated=np.zeros(4, bool),
         starts=_ints(0, 3, 4),
         block_tables=np.array([[0, 2], [1, -1]], np.int32),
         rows=_ints(2, 3),
@@ -36,7 +35,7 @@ def _check(batch):
 def test_a_good_batch_passes_whatever_lies_in_unused_table_entries():
     _check(_good())
     none = np.zeros(0, np.int32)
-    _check(Batch(none, none, none.astype(bool), _ints(0), np.zeros((0, 0), np.int32), none, none.astype(bool)))
+    _check(Batch(none, none, _ints(0), np.zeros((0, 0), np.int32), none, none.astype(bool)))
 
 
 @pytest.mark.parametrize(
@@ -46,7 +45,6 @@ def test_a_good_batch_passes_whatever_lies_in_unused_table_entries():
         ({"tokens": _ints(-1, 2, 3, 4)}, "tokens: expected numbers from 0 to 4, got -1"),
         ({"tokens": _ints(1, 2, 3, 4, 0)}, "tokens: expected at most 4, got 5"),
         ({"positions": _ints(15, 16, 17)}, "positions: expected 4, one for each token, got 3"),
-        ({"generated": np.zeros(3, bool)}, "generated: expected 4"),
         ({"positions": _ints(15, 17, 18, 0)}, "positions: expected consecutive"),
         ({"positions": _ints(-1, 0, 1, 0)}, "positions: expected numbers from 0 to 31, got -1"),
         ({"positions": _ints(30, 31, 32, 0)}, "positions: expected numbers from 0 to 31, got 30 to 32"),
@@ -69,10 +67,9 @@ def test_a_bad_batch_is_refused(change, message):
 
 
 def test_one_sequence():
-    batch = one_sequence([7, 8], [4, 5], position=15, generated=True, greedy=True)
+    batch = one_sequence([7, 8], [4, 5], position=15, greedy=True)
     assert batch.tokens.tolist() == [7, 8]
     assert batch.positions.tolist() == [15, 16]
-    assert batch.generated.all()
     assert batch.greedy.all()
     assert batch.starts.tolist() == [0, 2]
     assert batch.block_tables.tolist() == [[4, 5]]

@@ -81,7 +81,6 @@ def test_sequences_of_a_batch_do_not_see_each_other(executor, whole):
     batch = Batch(
         tokens=np.concatenate([other, TOKENS[20:21]]).astype(np.int32),
         positions=np.array([*range(30), 20], np.int32),
-        generated=np.array([False] * 30 + [True]),
         starts=np.array([0, 30, 31], np.int32),
         block_tables=np.array([[8, 9], [3, 0]], np.int32),
         rows=np.array([30, 29], np.int32),

@@ -18,7 +18,6 @@ def one_sequence(
     pages: Sequence[int] | npt.NDArray[np.int32],
     *,
     position: int = 0,
-    generated: bool = False,
     rows: npt.NDArray[np.int32] | None = None,
     greedy: bool = False,
 ) -> Batch:
@@ -28,7 +27,6 @@ def one_sequence(
         tokens: The tokens of this step.
         pages: The sequence's block table, as far as the last of them.
         position: Place of the first.
-        generated: Their role.
         rows: Which of them an output is wanted for; None: all.
         greedy: Whether the most likely token is enough.
     """
@@ -37,7 +35,6 @@ def one_sequence(
     return Batch(
         tokens=np.asarray(tokens, np.int32),
         positions=np.arange(position, position + n, dtype=np.int32),
-        generated=np.full(n, generated),
         starts=np.array([0, n], np.int32),
         block_tables=np.asarray(pages, np.int32)[None],
         rows=wanted,
@@ -52,7 +49,6 @@ def each_token(batch: Batch) -> Iterator[Batch]:
             yield Batch(
                 tokens=batch.tokens[t : t + 1],
                 positions=batch.positions[t : t + 1],
-                generated=batch.generated[t : t + 1],
                 starts=np.array([0, 1], np.int32),
                 block_tables=batch.block_tables[s : s + 1],
                 rows=np.zeros(0, np.int32),
@@ -65,9 +61,8 @@ def check_batch(batch: Batch, *, n_pages: int, max_tokens: int, vocab_size: int)
     n_tokens, starts, tables = len(batch.tokens), batch.starts, batch.block_tables
     if n_tokens > max_tokens:
         raise InvalidInput(f"tokens: expected at most {max_tokens}, got {n_tokens}")
-    for name in ("positions", "generated"):
-        if (got := len(getattr(batch, name))) != n_tokens:
-            raise InvalidInput(f"{name}: expected {n_tokens}, one for each token, got {got}")
+    if len(batch.positions) != n_tokens:
+        raise InvalidInput(f"positions: expected {n_tokens}, one for each token, got {len(batch.positions)}")
     if len(starts) < 1 or starts[0] != 0 or starts[-1] != n_tokens or (np.diff(starts) < 0).any():
         raise InvalidInput(f"starts: expected rising numbers from 0 to {n_tokens}, got {starts.tolist()}")
     if tables.ndim != 2 or len(tables) != len(starts) - 1:

@@ -88,10 +88,7 @@ class Engine:
         self._prompts = Prompts(tokenizer, chat, executor.vocab_size, max_context)
         self._grammars: GrammarFactory | None = None
         self._end_ids = tokenizer.end_ids if tokenizer is not None else frozenset()
-        # Pages may be shared between prompts and answers only where both are computed in the same way.
-        self._kv = KvCache(
-            executor.n_pages, make_policy(settings.policy), roles=getattr(executor, "roles_differ", True)
-        )
+        self._kv = KvCache(executor.n_pages, make_policy(settings.policy))
         numbers = EngineMetrics(metrics, name, tracer)
         limits = Limits(settings.max_batch, step_tokens, settings.guesses)
         scheduler = Scheduler(self._kv, limits, Pace(settings.slack), executor.copy_page, numbers.admitted)

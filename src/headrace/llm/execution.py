@@ -23,13 +23,11 @@ Floats: TypeAlias = npt.NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """One step: S sequences, T tokens, R of them asked for an output.
+    """One step: S sequences, T tokens, R of them asked for an output. A token gets the same numbers in any batch.
 
     Attributes:
         tokens: int32[T], sequence after sequence.
         positions: int32[T], each token's place in its sequence; consecutive within a sequence.
-        generated: bool[T], whether a token was generated (else it is the prompt's). A kernel may run the two roles
-            differently, but a token of one role always gets the same numbers, whatever else is in the batch.
         starts: int32[S + 1]; sequence s has tokens starts[s] up to starts[s + 1].
         block_tables: int32[S, n]; page block_tables[s, j] holds positions 16 j up to 16 j + 16 of sequence s. Pages of
             earlier positions are filled already; those of this step's tokens are written by it.
@@ -39,7 +37,6 @@ class Batch:
 
     tokens: Ints
     positions: Ints
-    generated: npt.NDArray[np.bool_]
     starts: Ints
     block_tables: Ints
     rows: Ints

@@ -59,9 +59,6 @@ class NativeExecutor:
     Raises `LoadFailed` naming the tensor at fault, `ConfigError` for an instruction set that cannot be used.
     """
 
-    roles_differ = False
-    """Prompt and generated tokens get the same numbers, so that their pages can be shared."""
-
     def __init__(
         self,
         trace: Trace,

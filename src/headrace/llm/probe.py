@@ -132,7 +132,6 @@ class Probe:
             Batch(
                 tokens=np.concatenate([self._texts[i][start:end] for i, start, end, _ in parts]).astype(np.int32),
                 positions=np.concatenate([np.arange(start, end, dtype=np.int32) for _, start, end, _ in parts]),
-                generated=np.zeros(n_tokens, np.bool_),
                 starts=starts,
                 block_tables=tables,
                 rows=np.arange(n_tokens, dtype=np.int32),

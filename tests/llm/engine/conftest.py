@@ -20,10 +20,10 @@ VOCAB = 64
 
 
 class DigestExecutor:
-    """Keeps in its pages, instead of keys and values, each position's token and role; the logits after a token are
-    drawn from a digest of all that the sequence's pages hold up to it. So one wrong, lost or stale position, a wrong
-    role or a page shared too early changes the text, as it would (less surely) with a real model. Mostly the token five
-    places back comes again, so that looking up what followed before pays.
+    """Keeps in its pages, instead of keys and values, each position's token; the logits after a token are drawn from
+    a digest of all that the sequence's pages hold up to it. So one wrong, lost or stale position or a page shared too
+    early changes the text, as it would (less surely) with a real model. Mostly the token five places back comes again,
+    so that looking up what followed before pays.
 
     `gate`, when set, is called at the beginning of each step.
     """
@@ -33,7 +33,7 @@ class DigestExecutor:
 
     def __init__(self, n_pages: int, max_tokens: int = 512) -> None:
         self.n_pages, self.max_tokens, self.page_bytes = n_pages, max_tokens, PAGE_TOKENS * 8
-        self.pages = np.full((n_pages, PAGE_TOKENS, 2), -1, np.int32)
+        self.pages = np.full((n_pages, PAGE_TOKENS), -1, np.int32)
         self.steps = 0
         self.gate: Callable[[Batch], None] = lambda batch: None
         self.check: Callable[[], None] = lambda: None
@@ -63,12 +63,12 @@ class DigestExecutor:
         page = batch.block_tables[sequence, batch.positions // PAGE_TOKENS]
         slots = page * PAGE_TOKENS + batch.positions % PAGE_TOKENS
         assert len(set(slots.tolist())) == len(slots), "two tokens are written to one place"
-        self.pages[page, batch.positions % PAGE_TOKENS] = np.stack([batch.tokens, batch.generated], axis=1)
+        self.pages[page, batch.positions % PAGE_TOKENS] = batch.tokens
         held = []
         for row in batch.rows.tolist():
             end = int(batch.positions[row]) + 1
             table = batch.block_tables[sequence[row], : -(-end // PAGE_TOKENS)]
-            held.append(self.pages[table].reshape(-1, 2)[:end])
+            held.append(self.pages[table].reshape(-1)[:end])
             assert (held[-1] >= 0).all(), "a position was never computed"
         return held
 
@@ -77,7 +77,7 @@ class DigestExecutor:
         digest = hashlib.blake2b(held.tobytes(), digest_size=VOCAB).digest()
         logits = np.frombuffer(digest, np.uint8).astype(np.float32) / 16
         if digest[0] % 8 and len(held) >= 5:
-            logits[held[-5, 0]] = 20
+            logits[held[-5]] = 20
         return logits
 
 
@@ -119,10 +119,10 @@ def alone() -> Callable[[list[int], int], tuple[int, ...]]:
     """alone(prompt, n) -> the n greedy tokens that follow a prompt when nothing else runs and nothing is kept."""
 
     def greedy(prompt: list[int], n: int) -> tuple[int, ...]:
-        held = [(token, 0) for token in prompt]
+        held = list(prompt)
         for _ in range(n):
-            held.append((int(DigestExecutor._logits(np.array(held, np.int32)).argmax()), 1))
-        return tuple(token for token, generated in held if generated)
+            held.append(int(DigestExecutor._logits(np.array(held, np.int32)).argmax()))
+        return tuple(held[len(prompt) :])
 
     return greedy
 

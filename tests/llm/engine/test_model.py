@@ -117,7 +117,7 @@ def test_a_request_gets_the_same_answer_whatever_else_runs(model: Path) -> None:
 
 
 def test_the_next_turn_finds_the_answer_of_the_last_one(engine: Engine, model: Path) -> None:
-    """The native executor computes both roles alike, so an answer's pages serve as a prompt's, to the same bits."""
+    """Both are computed alike, so an answer's pages serve as a prompt's, to the same bits."""
     assert engine.tokenizer is not None
     prompt = engine.tokenizer.encode("once upon a time there was")
     (said,) = engine.generate(prompt, SamplingParams(max_tokens=60)).collect()

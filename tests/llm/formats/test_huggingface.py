@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from safetensors.numpy import save_file
 
 from headrace.errors import LoadFailed
-from headrace.llm.execution import Batch
+from headrace.llm.batches import one_sequence
 from headrace.llm.formats import open_checkpoint
 from headrace.llm.formats.hf_config import rope_factors, text_config, to_metadata
 from headrace.llm.formats.hf_names import gguf_name
@@ -51,13 +51,8 @@ def _folder(path, name, weights=None, **changes):
 def _logits(path, context_length=None):
     checkpoint, _, trace = load_model(path, context_length)
     executor = ReferenceExecutor(trace, checkpoint, n_pages=4)
-    n = len(RECIPE.TOKENS)
-    each = np.arange(n, dtype=np.int32)
-    rows = each[-RECIPE.LAST :]
-    pages = np.arange(4, dtype=np.int32)[None]
-    tokens, starts = np.array(RECIPE.TOKENS, np.int32), np.array([0, n], np.int32)
-    batch = Batch(tokens, each, np.zeros(n, bool), starts, pages, rows, np.zeros(len(rows), bool))
-    return executor.step(batch).logits
+    rows = np.arange(len(RECIPE.TOKENS), dtype=np.int32)[-RECIPE.LAST :]
+    return executor.step(one_sequence(RECIPE.TOKENS, range(4), rows=rows)).logits
 
 
 @pytest.mark.parametrize("name", GOLDENS)

@@ -20,24 +20,20 @@ class Contrary:
 
 
 class Sequence:
-    def __init__(self, tokens: list[int], n_prompt: int, table: PageTable) -> None:
-        self.tokens, self.n_prompt, self.table = tokens, n_prompt, table
+    def __init__(self, tokens: list[int], table: PageTable) -> None:
+        self.tokens, self.table = tokens, table
         self.computed = 0
-
-    def content(self, start: int, end: int, roles: bool) -> list[tuple[int, bool]]:
-        return [(self.tokens[i], roles and i >= self.n_prompt) for i in range(start, end)]
 
 
 class Workload(RuleBasedStateMachine):
     """Sequences that are computed, forked, preempted and ended over few pages, with few different tokens so that much
     is shared. `memory` is what an executor's pages would hold."""
 
-    @initialize(n_pages=st.integers(2, 9), policy=st.sampled_from([*sorted(POLICIES), "contrary"]), roles=st.booleans())
-    def start(self, n_pages: int, policy: str, roles: bool) -> None:
+    @initialize(n_pages=st.integers(2, 9), policy=st.sampled_from([*sorted(POLICIES), "contrary"]))
+    def start(self, n_pages: int, policy: str) -> None:
         chosen = Contrary() if policy == "contrary" else make_policy(policy)
-        self.kv = KvCache(n_pages, chosen, roles=roles)
-        self.roles = roles
-        self.memory: list[list[tuple[int, bool] | None]] = [[None] * PAGE_TOKENS for _ in range(n_pages)]
+        self.kv = KvCache(n_pages, chosen)
+        self.memory: list[list[int | None]] = [[None] * PAGE_TOKENS for _ in range(n_pages)]
         self.alive: list[Sequence] = []
         self.waiting: list[Sequence] = []
 
@@ -66,14 +62,14 @@ class Workload(RuleBasedStateMachine):
         for i in range(start, end):
             page = table.pages[i // PAGE_TOKENS]
             assert self.kv.pool.holders(page) == 1, "a page that others hold is written"
-            self.memory[page][i % PAGE_TOKENS] = sequence.content(i, i + 1, self.roles)[0]
+            self.memory[page][i % PAGE_TOKENS] = sequence.tokens[i]
         sequence.computed = end
-        self.kv.commit(table, sequence.tokens, sequence.n_prompt, end)
+        self.kv.commit(table, sequence.tokens, end)
 
     @rule(stem=st.integers(0, 3), n_stem=st.integers(0, 60), rest=st.lists(st.integers(0, 1), min_size=1, max_size=30))
     def arrive(self, stem: int, n_stem: int, rest: list[int]) -> None:
         prompt = [stem] * n_stem + rest
-        sequence = Sequence(prompt, len(prompt), self.kv.table(self.kv.names(prompt)))
+        sequence = Sequence(prompt, self.kv.table(self.kv.names(prompt)))
         self._admit(sequence)
         self._compute(sequence, 100)
 
@@ -91,7 +87,7 @@ class Workload(RuleBasedStateMachine):
         parent = data.draw(st.sampled_from(self.alive))
         if len(parent.table.pages) * PAGE_TOKENS >= parent.computed + PAGE_TOKENS:
             return
-        child = Sequence(list(parent.tokens), parent.n_prompt, self.kv.fork(parent.table))
+        child = Sequence(list(parent.tokens), self.kv.fork(parent.table))
         child.computed = parent.computed
         self.alive.append(child)
 
@@ -130,7 +126,7 @@ class Workload(RuleBasedStateMachine):
     def pages_hold_what_was_computed(self) -> None:
         for sequence in getattr(self, "alive", ()):
             held = [place for page in sequence.table.pages for place in self.memory[page]]
-            assert held[: sequence.computed] == sequence.content(0, sequence.computed, self.roles)
+            assert held[: sequence.computed] == sequence.tokens[: sequence.computed]
 
     def teardown(self) -> None:
         for sequence in getattr(self, "alive", ()):
@@ -150,7 +146,7 @@ def _filled(kv: KvCache, prompt: list[int]) -> PageTable:
     table = kv.table(kv.names(prompt))
     table.reuse(len(prompt) - 1)
     table.grow(0, len(prompt))
-    kv.commit(table, prompt, len(prompt), len(prompt))
+    kv.commit(table, prompt, len(prompt))
     return table
 
 
@@ -173,21 +169,19 @@ def test_two_that_computed_the_same_end_up_with_one_copy() -> None:
         table.grow(0, 32)
     for table in tables:
         table.synced = 2
-        kv.commit(table, prompt, 32, 32)
+        kv.commit(table, prompt, 32)
     assert tables[0].pages == tables[1].pages
     assert kv.pool.held == 2
     assert [table.synced for table in tables] == [2, 0]
 
 
-def test_roles_part_prompts_from_answers() -> None:
-    """A generated token may have other bits than the same token in a prompt, unless the executor says otherwise."""
+def test_an_answer_is_found_when_the_next_turn_brings_it_as_a_prompt() -> None:
     tokens = list(range(33))
-    for roles, found in ((True, 16), (False, 32)):
-        kv = KvCache(8, make_policy("lru"), roles=roles)
-        answer = kv.table(kv.names(tokens[:16]))
-        answer.grow(0, 32)
-        kv.commit(answer, tokens, 16, 32)
-        assert kv.table(kv.names(tokens)).reuse(32) == found
+    kv = KvCache(8, make_policy("lru"))
+    answer = kv.table(kv.names(tokens[:16]))
+    answer.grow(0, 32)
+    kv.commit(answer, tokens, 32)
+    assert kv.table(kv.names(tokens)).reuse(32) == 32
 
 
 def test_prefixes_with_other_beginnings_are_others() -> None:

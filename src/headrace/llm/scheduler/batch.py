@@ -23,7 +23,6 @@ class BatchBuilder:
     def __init__(self, max_batch: int, max_tokens: int, max_context: int) -> None:
         self._tokens = np.zeros(max_tokens, np.int32)
         self._positions = np.zeros(max_tokens, np.int32)
-        self._generated = np.zeros(max_tokens, np.bool_)
         self._starts = np.zeros(max_batch + 1, np.int32)
         self._rows = np.zeros(max_tokens, np.int32)
         self._greedy = np.zeros(max_tokens, np.bool_)
@@ -48,7 +47,6 @@ class BatchBuilder:
             if n == 1:
                 self._tokens[start] = answer.tokens[computed]
                 self._positions[start] = computed
-                self._generated[start] = computed >= answer.n_prompt
             else:
                 self._fill(answer, start, n)
             if computed + n >= n_known:
@@ -68,7 +66,6 @@ class BatchBuilder:
         return Batch(
             tokens=self._tokens[:end],
             positions=self._positions[:end],
-            generated=self._generated[:end],
             starts=self._starts[: len(run) + 1],
             block_tables=self._gather(slots, widest, changed),
             rows=self._rows[:n_rows],
@@ -92,4 +89,3 @@ class BatchBuilder:
         if len(known) < n:
             self._tokens[start + len(known) : start + n] = answer.guesses[: n - len(known)]
         self._positions[start : start + n] = self._count[first:end]
-        self._generated[start : start + n] = self._count[first:end] >= answer.n_prompt

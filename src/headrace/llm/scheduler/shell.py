@@ -1,7 +1,7 @@
 """Applies the decisions: requests in, for every step the answers to run with their pages in place out.
 
 Holds who waits and who runs. A preempted answer gives its pages back and waits in its old place; its tokens are
-computed again later, each in its old role, so that it goes on as if nothing had been.
+computed again later, so that it goes on as if nothing had been.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ class Scheduler:
     def computed(self, answer: Answer, n_tokens: int) -> None:
         """The keys and values of its next `n_tokens`, all right, are there."""
         answer.computed += n_tokens
-        self.kv.commit(answer.table, answer.tokens, answer.n_prompt, answer.computed)
+        self.kv.commit(answer.table, answer.tokens, answer.computed)
 
     def branch(self, answer: Answer) -> list[Answer]:
         """The other answers of a request whose prompt is computed now, sharing its pages. Those for whom no slot is
