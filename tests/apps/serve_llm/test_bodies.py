@@ -21,6 +21,21 @@ def changed(**fields):
 
 
 @pytest.mark.parametrize(
+    ("place", "body", "expected"),
+    [
+        ("messages[0].content[0].type", {"messages": [{"role": "user", "content": [{"type": "audio"}]}]}, "text"),
+        ("tools[0].type", {"tools": [{"type": "retrieval"}]}, "function"),
+        ("tool_choice.type", {"tool_choice": {"type": "retrieval"}}, "function"),
+        ("response_format.type", {"response_format": {"type": "yaml"}}, "text, json_object or json_schema"),
+    ],
+)
+def test_what_is_expected_is_told_for_this_place_alone(served, place, body, expected):
+    error = served.post("/v1/chat/completions", {**CHAT, **body})[1]["error"]
+    assert error["param"] == place
+    assert error["message"].endswith(f"; expected {expected}")
+
+
+@pytest.mark.parametrize(
     ("body", "param", "says"),
     [
         (b"", None, "not valid JSON"),
@@ -48,7 +63,10 @@ def changed(**fields):
         (changed(max_tokens=-1), "max_tokens", "from 1"),
         (changed(max_tokens=2**70), "max_tokens", ""),
         (changed(seed=2**80), "seed", ""),
-        (changed(logit_bias={"x": 1}), "logit_bias", "expected `int`, got `str`"),
+        (changed(logit_bias={"x": 1}), "logit_bias", "expected token ids as keys, got 'x'"),
+        (changed(logit_bias={"-1": 1}), "logit_bias", "expected token ids as keys, got '-1'"),
+        (changed(logprobs=True, top_logprobs=50), "top_logprobs", "from 0 to 20, got 50"),
+        (changed(max_tokens=None, max_completion_tokens=0), "max_completion_tokens", "at least 1, got 0"),
         (changed(stop=["a"] * 99), "stop", "at most 16"),
         (changed(tool_choice="sometimes"), "tool_choice", "'sometimes'"),
         (changed(tools=[{"type": "retrieval"}]), "tools[0].type", "function"),

@@ -20,13 +20,15 @@ __all__ = ["chat_params", "check_stream", "completion_params", "one_answer"]
 COMPLETION_TOKENS = 16
 """What `/v1/completions` generates when `max_tokens` is left out."""
 
+MOST_TOP_LOGPROBS = 20
+"""As the API has it."""
+
 _PLAIN = (
     "top_p",
     "n",
     "seed",
     "presence_penalty",
     "frequency_penalty",
-    "logit_bias",
     "top_k",
     "min_p",
     "typical_p",
@@ -39,10 +41,16 @@ _PLAIN = (
 def chat_params(asked: ChatRequest, forced: Grammar | None) -> SamplingParams:
     """Parameters of a chat answer. `forced` is the grammar of a tool call that must be made."""
     limit = asked.max_tokens if asked.max_completion_tokens is None else asked.max_completion_tokens
+    if asked.max_completion_tokens is not None and asked.max_completion_tokens < 1:
+        raise BadRequest("max_completion_tokens", f"expected at least 1, got {limit}")
     if asked.max_tokens not in (None, limit):
         raise BadRequest("max_tokens", f"differs from max_completion_tokens ({limit}); give one of them")
     if asked.top_logprobs is not None and not asked.logprobs:
         raise BadRequest("top_logprobs", "needs logprobs to be true")
+    if asked.top_logprobs is not None and not 0 <= asked.top_logprobs <= MOST_TOP_LOGPROBS:
+        raise BadRequest(
+            "top_logprobs", f"expected a whole number from 0 to {MOST_TOP_LOGPROBS}, got {asked.top_logprobs}"
+        )
     logprobs = (asked.top_logprobs or 0) if asked.logprobs else None
     grammar = _grammar(asked)
     if forced is not None:
@@ -69,6 +77,8 @@ def one_answer(defaults: SamplingParams, given: Mapping[str, Any]) -> tuple[Samp
     truncate = wanted.pop("truncate", False)
     if not isinstance(truncate, bool):
         raise BadRequest("parameters.truncate", f"expected true or false, got {truncate!r}")
+    if isinstance(biases := wanted.get("logit_bias"), dict):
+        wanted["logit_bias"] = _biases("parameters.logit_bias", biases)
     try:
         sampling = msgspec.convert({**msgspec.to_builtins(defaults), **wanted}, SamplingParams, str_keys=True)
     except msgspec.ValidationError as error:
@@ -95,10 +105,19 @@ def _params(asked: SamplingFields, limit: int | None, logprobs: int | None, gram
         temperature=1.0 if asked.temperature is None else asked.temperature,
         stop=() if stop is None else (stop,) if isinstance(stop, str) else tuple(stop),
         stop_token_ids=tuple(asked.stop_token_ids or ()),
+        logit_bias=_biases("logit_bias", asked.logit_bias or {}),
         logprobs=logprobs,
         grammar=grammar,
         **given,
     )
+
+
+def _biases(where: str, given: Mapping[str, float]) -> dict[int, float]:
+    """By token id; JSON has texts for keys."""
+    wrong = next((key for key in given if not (key.isascii() and key.isdigit() and len(key) < 20)), None)
+    if wrong is not None:
+        raise BadRequest(where, f"expected token ids as keys, got {wrong[:80]!r}")
+    return {int(key): bias for key, bias in given.items()}
 
 
 def _grammar(asked: ChatRequest) -> Grammar | None:

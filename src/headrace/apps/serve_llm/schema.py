@@ -163,7 +163,7 @@ class SamplingFields(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     seed: int | None = None
     presence_penalty: float | None = None
     frequency_penalty: float | None = None
-    logit_bias: dict[int, float] | None = None
+    logit_bias: dict[str, float] | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     user: str | None = None
@@ -222,10 +222,13 @@ class EmbeddingRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True)
 
 _PLACE = re.compile(r" - at `.*?\$\.?(.*?)`$")
 _LEADS = ("Object contains unknown field `", "Object missing required field `")
-_TAGS = {
-    "role": "system, developer, user, assistant or tool",
-    "type": "text in a message, function for a tool, text, json_object or json_schema for a response_format",
-}
+_TAGS = (
+    (re.compile(r"messages\[\d+\]\.role"), "system, developer, user, assistant or tool"),
+    (re.compile(r"messages\[\d+\]\.content\[\d+\]\.type"), "text"),
+    (re.compile(r"(tools\[\d+\]|tool_choice)\.type"), "function"),
+    (re.compile(r"response_format\.type"), "text, json_object or json_schema"),
+)
+"""What tells apart the forms that a place may have."""
 
 
 def read(request: Request, kind: type[T], max_bytes: int) -> T:
@@ -250,6 +253,6 @@ def _refusal(text: str) -> BadRequest:
             name = message.removeprefix(lead).rstrip("`")
             param = f"{param}.{name}" if param else name
             message = "unknown field" if "unknown" in lead else "required, but missing"
-    if message.startswith("Invalid value") and (tags := _TAGS.get(param.rpartition(".")[2])):
-        message += f"; expected {tags}"
+    if message.startswith("Invalid value"):
+        message += "".join([f"; expected {tags}" for path, tags in _TAGS if path.fullmatch(param)])
     return BadRequest(param, message[:1].lower() + message[1:] + semicolon + hint)
