@@ -1,0 +1,1 @@
+"""Learners: what was collected in, a better policy out."""
