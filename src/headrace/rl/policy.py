@@ -1,4 +1,5 @@
-"""The policy of an actor and a critic: a spec in, one flat float32 vector of parameters and its named views out.
+"""The policy of an actor and a critic: a spec in, one flat float32 vector of parameters and its named views out; with
+observations in, actions and values out.
 
 Native code, torch twins and learners share that vector. In order: the actor's layers (weight[out][in], then bias[out],
 as torch's `Linear` keeps them), log_std[n] for a Gaussian head, then the critic's layers.
@@ -9,20 +10,26 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Literal, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
+from headrace import _native
 from headrace.errors import InvalidInput
+from headrace.rl.spec import Box, Discrete, EnvSpec
 
 __all__ = [
     "Categorical",
+    "Decision",
     "Floats",
     "Gaussian",
     "Head",
     "MlpSpec",
+    "Policy",
+    "Weights",
     "initial",
+    "mlp_for",
     "n_parameters",
     "views",
 ]
@@ -42,11 +49,18 @@ class Categorical:
 
     @property
     def n_outputs(self) -> int:
+        """Of the actor's last layer."""
         return sum(self.sizes)
 
     @property
     def n_actions(self) -> int:
+        """Numbers in one action."""
         return len(self.sizes)
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Of actions."""
+        return np.dtype(np.int32)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +80,10 @@ class Gaussian:
     @property
     def n_actions(self) -> int:
         return self.n
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return np.dtype(np.float32)
 
 
 Head: TypeAlias = Categorical | Gaussian
@@ -87,6 +105,17 @@ class MlpSpec:
             raise InvalidInput(f"MlpSpec: expected hidden sizes of at least 1, got {self.hidden}")
         if self.activation not in ("tanh", "relu"):
             raise InvalidInput(f"MlpSpec: expected activation 'tanh' or 'relu', got {self.activation!r}")
+
+
+def mlp_for(env: EnvSpec, hidden: tuple[int, ...] = (64, 64), activation: Literal["tanh", "relu"] = "tanh") -> MlpSpec:
+    """The MLP that fits an environment's observations and actions."""
+    space = env.action
+    head: Head
+    if isinstance(space, Box):
+        head = Gaussian(space.size)
+    else:
+        head = Categorical((space.n,) if isinstance(space, Discrete) else space.nvec)
+    return MlpSpec(env.obs_size, hidden, activation, head)
 
 
 def _shapes(spec: MlpSpec) -> dict[str, tuple[int, ...]]:
@@ -147,3 +176,102 @@ def _orthogonal(shape: tuple[int, ...], rng: np.random.Generator) -> npt.NDArray
     q, r = np.linalg.qr(square)
     q *= np.sign(np.diag(r))
     return q if rows >= cols else q.T
+
+
+class Decision(NamedTuple):
+    """What a policy makes of n observations: actions int32[n][k] or float32[n][k], and float32[n] each of their
+    log-probabilities and of values."""
+
+    actions: npt.NDArray[Any]
+    log_probs: Floats
+    values: Floats
+
+
+class Policy:
+    """The native network of a spec; holds no parameters. Thread-safe.
+
+    Every row is computed for itself, with the same bits on every instruction set and in whatever batch. `isa` picks
+    one, e.g. "avx2"; default: `$HEADRACE_ISA`, else the best there is (`ConfigError` for one that is not).
+    """
+
+    def __init__(self, spec: MlpSpec, *, isa: str = "") -> None:
+        self.spec = spec
+        self._native = _native.MlpPolicy(*native_arguments(spec), isa)
+
+    def forward(self, parameters: Floats, observations: Floats) -> tuple[Floats, Floats]:
+        """Logits (means, for a Gaussian head) float32[n][n_outputs] and values float32[n] of `observations`
+        float32[n][obs_size].
+
+        Raises `InvalidInput` for another shape, dtype or layout.
+        """
+        rows = self._rows(parameters, observations)
+        logits, values = np.empty((rows, self.spec.head.n_outputs), np.float32), np.empty(rows, np.float32)
+        self._native.forward(parameters, observations, logits, values)
+        return logits, values
+
+    def act(
+        self,
+        parameters: Floats,
+        observations: Floats,
+        *,
+        greedy: bool = False,
+        seed: int = 0,
+        first_env: int = 0,
+        step: int = 0,
+    ) -> Decision:
+        """Draw an action for each row of `observations` (float32[n][obs_size], normalised).
+
+        Row i is drawn with the random numbers of (`seed`, `first_env` + i, `step`), as a `Collector` with that seed
+        draws for that environment and step. `greedy`: the most probable action, or the mean.
+        """
+        rows, head = self._rows(parameters, observations), self.spec.head
+        actions = np.empty((rows, head.n_actions), head.dtype)
+        log_probs, values = np.empty(rows, np.float32), np.empty(rows, np.float32)
+        self._native.act(
+            parameters, observations, seed, first_env, step, greedy, actions.view(np.uint8), log_probs, values
+        )
+        return Decision(actions, log_probs, values)
+
+    def _rows(self, parameters: Floats, observations: Floats) -> int:
+        views(self.spec, parameters)
+        size, got = self.spec.obs_size, observations
+        if got.dtype != np.float32 or got.ndim != 2 or got.shape[1] != size or not got.flags.c_contiguous:
+            raise InvalidInput(
+                f"observations: expected contiguous float32[n, {size}], got {got.dtype}{list(got.shape)}"
+            )
+        return len(got)
+
+
+class Weights:
+    """Parameters on their way from a learner to collectors, with a version that counts publications.
+
+    Publish and read at any time from any thread; readers hold nobody up, and see one publication as a whole.
+    """
+
+    def __init__(self, flat: Floats) -> None:
+        """Starts with a copy of `flat` (float32[n], contiguous) as version 1."""
+        self._native = _native.Weights(len(flat))
+        self.publish(flat)
+
+    @property
+    def version(self) -> int:
+        return self._native.version
+
+    def __len__(self) -> int:
+        return len(self._native)
+
+    def publish(self, flat: Floats) -> int:
+        """Make a copy of `flat` the current parameters; returns their version. `InvalidInput` for another size."""
+        return self._native.publish(flat)
+
+    def read(self, out: Floats | None = None) -> tuple[Floats, int]:
+        """The current parameters, copied to `out` (default: a new array), and their version."""
+        flat = np.empty(len(self), np.float32) if out is None else out
+        return flat, self._native.read_into(flat)
+
+
+def native_arguments(spec: MlpSpec) -> tuple[int, tuple[int, ...], str, bool, tuple[int, ...]]:
+    """A spec in the words of the native core: obs_size, hidden, activation, whether Gaussian, sizes of the head."""
+    gaussian = isinstance(spec.head, Gaussian)
+    sizes = spec.head.sizes if isinstance(spec.head, Categorical) else (spec.head.n,)
+    return spec.obs_size, spec.hidden, spec.activation, gaussian, sizes
