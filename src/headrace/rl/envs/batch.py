@@ -92,7 +92,8 @@ class BatchEnv:
         if threads is None:
             threads = max(1, min(machine().usable_cpus, n // _ENVS_PER_THREAD))
         self._team = EnvTeam(env.reset_address, env.restart_address, env.step_address, n, threads)
-        self._begun = False
+        self.begun = False
+        """Whether it has been reset."""
 
     @property
     def spec(self) -> EnvSpec:
@@ -101,6 +102,11 @@ class BatchEnv:
     @property
     def threads(self) -> int:
         return self._team.threads
+
+    @property
+    def obs(self) -> NDArray[np.float32]:
+        """The observations of the last reset or step, [n, *observation.shape]."""
+        return self._step.obs
 
     def fields(self) -> Mapping[str, NDArray[Any]]:
         """The state of all environments by name of field, [n] or [n, *shape]; what is written is seen by the next step.
@@ -112,7 +118,7 @@ class BatchEnv:
         if seed is not None:
             self.seed = seed_of(seed)
         self._team.reset(self.state, self.seed, self._obs)
-        self._begun = True
+        self.begun = True
         return self._step.obs
 
     def restart(self, mask: ArrayLike) -> NDArray[np.float32]:
@@ -151,7 +157,7 @@ class BatchEnv:
         return self._step
 
     def _require_reset(self, call: str) -> None:
-        if not self._begun:
+        if not self.begun:
             raise InvalidInput(f"{self.spec.id}: reset must be called before {call}")
 
 

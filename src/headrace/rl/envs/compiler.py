@@ -64,19 +64,24 @@ class CompiledEnv:
 
 
 def compile(
-    env: type[Env], params: Mapping[str, Any] | tuple[Any, ...] | None = None, *, cache: ObjectCache | None = None
+    env: type[Env],
+    params: Mapping[str, Any] | tuple[Any, ...] | None = None,
+    *,
+    max_steps: int | None = None,
+    cache: ObjectCache | None = None,
 ) -> CompiledEnv:
     """Compile an environment class, or find it in the cache.
 
     Args:
         env: The definition.
         params: An instance of its `Params`, or a mapping of what to change in the defaults.
+        max_steps: In place of the one of the class; 0 never truncates.
         cache: Where machine code is kept; by default `rl-envs` in Headrace's cache folder.
 
     Raises `InvalidInput` that names the user's file and line where something cannot be compiled, and `MissingExtra`
     without numba.
     """
-    definition = describe(env, params)
+    definition = describe(env, params, max_steps)
     walked = walk(definition)
     digest = hashlib.sha256(f"{walked.digest} {_compiler()} {host()}".encode()).hexdigest()
     cache = cache if cache is not None else ObjectCache()

@@ -85,8 +85,11 @@ class Definition:
         )
 
 
-def describe(env: type[Env], params: Mapping[str, Any] | tuple[Any, ...] | None = None) -> Definition:
-    """Look through an environment class. `params`: an instance of its `Params`, or a mapping of what to change in it.
+def describe(
+    env: type[Env], params: Mapping[str, Any] | tuple[Any, ...] | None = None, max_steps: int | None = None
+) -> Definition:
+    """Look through an environment class. `params`: an instance of its `Params`, or a mapping of what to change in it;
+    `max_steps`: in place of the one of the class.
 
     Raises `InvalidInput` that names the class and what is missing or wrong.
     """
@@ -96,9 +99,10 @@ def describe(env: type[Env], params: Mapping[str, Any] | tuple[Any, ...] | None 
     for fact, kinds in (("id", str), ("observation", Box), ("action", (Box, Discrete, MultiDiscrete))):
         if not isinstance(getattr(env, fact, None), kinds):
             raise InvalidInput(f"{name}.{fact}: expected {_names(kinds)}, got {getattr(env, fact, 'nothing')!r}")
-    if not (isinstance(env.max_steps, int) and 0 <= env.max_steps < 2**31):
-        raise InvalidInput(f"{name}.max_steps: expected a whole number of at least 0, got {env.max_steps!r}")
-    spec = EnvSpec(env.id, env.observation, env.action, env.max_steps, env.reward_threshold, env.players)
+    max_steps = env.max_steps if max_steps is None else max_steps
+    if isinstance(max_steps, bool) or not isinstance(max_steps, int) or not 0 <= max_steps < 2**31:
+        raise InvalidInput(f"{name}.max_steps: expected a whole number of at least 0, got {max_steps!r}")
+    spec = EnvSpec(env.id, env.observation, env.action, max_steps, env.reward_threshold, env.players)
     state_type: Any = getattr(env, "State", None)
     fields = _fields(name, state_type)
     reset = _function(env, "reset", (2, 3), "(rng, params) or (state, rng, params)")

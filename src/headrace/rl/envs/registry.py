@@ -34,10 +34,15 @@ def find_env(name: str) -> type[Env]:
     return found
 
 
-def make_env(env: str | type[Env], params: Mapping[str, Any] | tuple[Any, ...] | None = None) -> CompiledEnv:
+def make_env(
+    env: str | type[Env],
+    params: Mapping[str, Any] | tuple[Any, ...] | None = None,
+    *,
+    max_steps: int | None = None,
+) -> CompiledEnv:
     """Compile an environment, or find it in the cache.
 
     `env`: the id of one that comes with Headrace (`"headrace/CartPole-v1"`), `"package.module:Class"`, or the class.
-    `params`: changes to its `Params`. Errors are those of `find_env` and `compile`.
+    `params`: changes to its `Params`; `max_steps`: in place of its own. Errors are those of `find_env` and `compile`.
     """
-    return compile(find_env(env) if isinstance(env, str) else env, params)
+    return compile(find_env(env) if isinstance(env, str) else env, params, max_steps=max_steps)
