@@ -25,18 +25,15 @@ using Rows = nb::ndarray<const float, nb::ndim<2>, nb::c_contig, nb::device::cpu
 using Actions = nb::ndarray<nb::ro, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 
 void make(Learner* self, std::size_t obs_size, const std::vector<std::size_t>& hidden, const std::string& activation,
-          const std::string& head, const std::vector<std::size_t>& sizes, std::uint64_t seed, std::size_t threads,
+          bool gaussian, const std::vector<std::size_t>& sizes, std::uint64_t seed, std::size_t threads,
           const std::string& isa) {
   if (activation != "tanh" && activation != "relu") {
     throw Error(ErrorKind::invalid_input, "activation: expected tanh or relu, got " + activation);
   }
-  if (head != "categorical" && head != "gaussian") {
-    throw Error(ErrorKind::invalid_input, "head: expected categorical or gaussian, got " + head);
-  }
   new (self) Learner({.obs_size = obs_size,
                       .hidden = hidden,
                       .activation = activation == "tanh" ? rl::Activation::tanh : rl::Activation::relu,
-                      .head = {head == "gaussian" ? rl::HeadKind::gaussian : rl::HeadKind::categorical, sizes}},
+                      .head = {gaussian ? rl::HeadKind::gaussian : rl::HeadKind::categorical, sizes}},
                      seed, threads, isa.empty() ? best_isa() : choose_isa(isa));
 }
 
@@ -120,7 +117,7 @@ nb::dict update(Learner& self, const Rows& obs, const Actions& actions, const Co
 
 void bind_learner(nb::module_& m) {
   nb::class_<Learner>(m, "Learner")
-      .def("__init__", &make, nb::arg("obs_size"), nb::arg("hidden"), nb::arg("activation"), nb::arg("head"),
+      .def("__init__", &make, nb::arg("obs_size"), nb::arg("hidden"), nb::arg("activation"), nb::arg("gaussian"),
            nb::arg("sizes"), nb::arg("seed"), nb::arg("threads"), nb::arg("isa") = "")
       .def("load", &load, nb::arg("parameters").noconvert(), nb::arg("first_moments").noconvert(),
            nb::arg("second_moments").noconvert(), nb::arg("steps"), nb::arg("updates"),
@@ -143,8 +140,8 @@ void bind_learner(nb::module_& m) {
                    "numpy.typing.NDArray[numpy.float32], returns: numpy.typing.NDArray[numpy.float32], *, epochs: int, "
                    "minibatches: int, ratio: bool, clip: float, value_clip: float, normalise_advantages: bool, "
                    "value_coef: float, entropy_coef: float, max_grad_norm: float, target_kl: float, learning_rate: "
-                   "float, beta1: float, beta2: float, epsilon: float) -> dict[str, float]"),
-           "Run all epochs over obs[count][D], actions[count][K] and columns of `count`, without the GIL; gives mean "
+                   "float, beta1: float, beta2: float, epsilon: float) -> dict[str, typing.Any]"),
+           "Run all epochs over obs[count][D], actions[count][K] and columns of `count`, without the GIL; gives\nmean "
            "losses. An error leaves the parameters as they were.");
 }
 

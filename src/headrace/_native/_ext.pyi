@@ -1,7 +1,7 @@
 """Headrace native core"""
 
 from collections.abc import Callable, Sequence
-from typing import Annotated, overload
+from typing import Annotated, Any, overload
 
 import numpy
 import numpy.typing
@@ -465,7 +465,7 @@ class Learner:
         obs_size: int,
         hidden: Sequence[int],
         activation: str,
-        head: str,
+        gaussian: bool,
         sizes: Sequence[int],
         seed: int,
         threads: int,
@@ -514,9 +514,10 @@ class Learner:
         beta1: float,
         beta2: float,
         epsilon: float,
-    ) -> dict[str, float]:
+    ) -> dict[str, Any]:
         """
-        Run all epochs over obs[count][D], actions[count][K] and columns of `count`, without the GIL; gives mean losses. An error leaves the parameters as they were.
+        Run all epochs over obs[count][D], actions[count][K] and columns of `count`, without the GIL; gives
+        mean losses. An error leaves the parameters as they were.
         """
 
 class EnvTeam:

@@ -13,7 +13,7 @@ import torch
 from headrace import _native
 from headrace.rl.learners.a2c import A2cConfig, NativeA2c
 from headrace.rl.learners.ppo import NativePpo, PpoConfig
-from headrace.rl.policy import Categorical, Gaussian, MlpSpec, initial, n_parameters, views
+from headrace.rl.policy import Categorical, Gaussian, MlpSpec, initial, n_parameters, native_arguments, views
 
 
 @dataclass
@@ -243,12 +243,9 @@ def test_every_instruction_set_has_the_same_bits(isa: str) -> None:
         rng = np.random.default_rng(6)
         flat = some_parameters(spec, rng)
         batch = some_batch(spec, flat, 150, rng)
-        gaussian = isinstance(spec.head, Gaussian)
-        sizes = [spec.head.n] if isinstance(spec.head, Gaussian) else list(spec.head.sizes)
         states = []
         for which in (isa, "scalar"):
-            head = "gaussian" if gaussian else "categorical"
-            learner = _native.Learner(spec.obs_size, spec.hidden, spec.activation, head, sizes, 1, 2, which)
+            learner = _native.Learner(*native_arguments(spec), 1, 2, which)
             parts = [flat.copy(), np.zeros_like(flat), np.zeros_like(flat)]
             learner.load(*parts, 0, 0)
             config = PpoConfig(epochs=2, minibatches=3, entropy_coef=0.02, value_clip=0.3)

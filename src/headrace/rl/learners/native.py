@@ -16,8 +16,8 @@ import numpy.typing as npt
 
 from headrace import _native
 from headrace.errors import InvalidInput
-from headrace.rl.policy import Floats, Gaussian, MlpSpec, n_parameters
-from headrace.rl.returns import Steps, gae
+from headrace.rl.policy import Floats, MlpSpec, n_parameters, native_arguments
+from headrace.rl.returns import gae
 
 if TYPE_CHECKING:
     from headrace.rl.rollout import Trajectory
@@ -63,17 +63,7 @@ class NativeLearner:
     def __init__(self, spec: MlpSpec, config: Settings, parameters: Floats, *, seed: int = 0, threads: int = 0) -> None:
         self.spec, self.config, self.seed = spec, config, seed
         self._size = n_parameters(spec)
-        gaussian = isinstance(spec.head, Gaussian)
-        self._action_dtype = np.dtype(np.float32 if gaussian else np.int32)
-        self._native = _native.Learner(
-            obs_size=spec.obs_size,
-            hidden=spec.hidden,
-            activation=spec.activation,
-            head="gaussian" if gaussian else "categorical",
-            sizes=[spec.head.n] if isinstance(spec.head, Gaussian) else spec.head.sizes,
-            seed=seed,
-            threads=threads or len(os.sched_getaffinity(0)),
-        )
+        self._native = _native.Learner(*native_arguments(spec), seed, threads or len(os.sched_getaffinity(0)))
         nothing = np.zeros(self._size, np.float32)
         self._native.load(self._flat("parameters", parameters), nothing, nothing, 0, 0)
 
@@ -92,8 +82,7 @@ class NativeLearner:
         action that does not exist, and for a gradient that overflows; the parameters are then as they were.
         """
         t = trajectory
-        steps = Steps(t.rewards, t.values, t.terminated, t.truncated, t.final_values, t.last_values)
-        advantages, returns = gae(steps, self.config.gamma, self.config.gae_lambda)
+        advantages, returns = gae(t.steps, self.config.gamma, self.config.gae_lambda)
         return self.learn(t.obs, t.actions, t.log_probs, t.values, advantages, returns, progress)
 
     def learn(
@@ -112,7 +101,7 @@ class NativeLearner:
         columns = {"log_probs": log_probs, "values": values, "advantages": advantages, "returns": returns}
         losses = self._native.update(
             _checked("obs", obs, (*steps, self.spec.obs_size), floats).reshape(-1, self.spec.obs_size),
-            _checked("actions", actions, (*steps, head.n_actions), self._action_dtype).reshape(-1, head.n_actions),
+            _checked("actions", actions, (*steps, head.n_actions), head.dtype).reshape(-1, head.n_actions),
             *(_checked(name, column, steps, floats).reshape(-1) for name, column in columns.items()),
             **self.config.options(progress),
         )
@@ -133,9 +122,8 @@ class NativeLearner:
         counters = {name: int(state[name]) for name in ("steps", "updates", "seed")}
         if min(counters.values()) < 0 or counters["seed"] != self.seed:
             raise InvalidInput(f"learner state: expected counters of at least 0 and seed {self.seed}, got {counters}")
-        self._native.load(
-            *(self._flat(name, np.asarray(state[name])) for name in _PARTS), counters["steps"], counters["updates"]
-        )
+        parameters, first, second = (self._flat(name, np.asarray(state[name])) for name in _PARTS)
+        self._native.load(parameters, first, second, counters["steps"], counters["updates"])
 
     def _flat(self, name: str, array: npt.NDArray[Any]) -> Floats:
         if array.dtype != np.float32 or array.shape != (self._size,):
