@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import unicodedata
 import threading
 
 import jsonschema
@@ -66,7 +67,7 @@ def walk(matcher, noise, limit=300):
 )
 def test_regular_expressions_are_matched_in_full(noise, pattern, factory):
     text = walk(factory.matcher(Grammar("regex", pattern)), noise)
-    if text is not None:
+    if text is not None and "Cn" not in map(unicodedata.category, text):  # digits newer than this Python's Unicode
         assert re.fullmatch(pattern, text)
 
 
