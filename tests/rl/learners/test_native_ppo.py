@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from headrace.errors import ConfigError, InvalidInput
 from headrace.rl.learners.a2c import A2cConfig, NativeA2c
 from headrace.rl.learners.ppo import NativePpo, PpoConfig
-from headrace.rl.policy import Categorical, Gaussian, Policy, MlpSpec, initial
+from headrace.rl.policy import Categorical, Gaussian, MlpSpec, Policy, initial
 
 SPEC = MlpSpec(4, (32, 20), "tanh", Categorical((2, 3)))
 CONTINUOUS = MlpSpec(3, (16,), "relu", Gaussian(2))
@@ -130,7 +130,7 @@ def test_a_gradient_that_overflows_is_refused_and_nothing_changes() -> None:
     before = bits(one)
     found = steps(SPEC, 400)
     found["returns"][399] = 3e38  # its square is not finite
-    with pytest.raises(InvalidInput, match="gradient is not finite after [0-3] steps"):
+    with pytest.raises(InvalidInput, match=r"gradient is not finite after [0-3] steps"):
         one.learn(**found)
     assert bits(one) == before
 
