@@ -95,15 +95,8 @@ def rows_of(logits: np.ndarray, runs: int) -> dict[str, dict[str, float]]:
 def grammar(engine: Engine) -> dict[str, float]:
     tokenizer = engine.tokenizer
     assert tokenizer is not None
-    vocab = tokenizer.vocab_size
     start = time.perf_counter()
-    factory = GrammarFactory(
-        tokenizer.token_bytes,
-        vocab,
-        special_ids=[token for token in range(vocab) if tokenizer.is_special(token)],
-        eos_ids=sorted(tokenizer.end_ids),
-        encode=lambda text: tokenizer.encode(text, special=False),
-    )
+    factory = GrammarFactory.of(tokenizer, tokenizer.vocab_size)
     factory.matcher(Grammar("json_object"))
     built = time.perf_counter()
     matcher = factory.matcher(Grammar("json_schema", SCHEMA))

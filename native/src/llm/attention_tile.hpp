@@ -2,6 +2,7 @@
 // values. Rows are grouped in blocks of up to six so that every loaded key or value serves them all.
 #pragma once
 
+#include "headrace/llm/attention.hpp"
 #include "headrace/llm/kv.hpp"
 #include "headrace/simd/lanes.hpp"
 
@@ -9,7 +10,7 @@ namespace headrace::llm {
 namespace {
 
 constexpr std::size_t kPage = KvPool::kPageTokens;
-constexpr std::size_t kPartitionTokens = 256;
+constexpr std::size_t kPartitionTokens = AttentionPlan::kPartition;
 constexpr std::size_t kBlockRows = 6;
 static_assert(kPage == kLanes);
 

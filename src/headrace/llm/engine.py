@@ -36,7 +36,7 @@ from headrace.llm.params import SamplingParams
 from headrace.llm.probe import Probe, hidden_rows, logit_rows, unit_rows
 from headrace.llm.prompt import Prompt, Prompts
 from headrace.llm.sampler import Sampler
-from headrace.llm.scheduler import BatchBuilder, Limits, Pace, Scheduler
+from headrace.llm.scheduler import BatchBuilder, Scheduler
 from headrace.llm.sequence import Request
 from headrace.llm.settings import EngineSettings, check_number, page_bytes, page_count
 from headrace.llm.tokenizer import Tokenizer, load_tokenizer
@@ -90,8 +90,7 @@ class Engine:
         self._end_ids = tokenizer.end_ids if tokenizer is not None else frozenset()
         self._kv = KvCache(executor.n_pages, make_policy(settings.policy))
         numbers = EngineMetrics(metrics, name, tracer)
-        limits = Limits(settings.max_batch, step_tokens, settings.guesses)
-        scheduler = Scheduler(self._kv, limits, Pace(settings.slack), executor.copy_page, numbers.admitted)
+        scheduler = Scheduler(self._kv, settings, executor.copy_page, numbers.admitted)
         numbers.watch(scheduler)
         self._loop = Loop(executor, scheduler, BatchBuilder(settings.max_batch, step_tokens, max_context), numbers)
         self._closing = Lock()
@@ -270,17 +269,9 @@ class Engine:
         """Made when the first grammar is asked for."""
         with self._closing:
             if self._grammars is None:
-                tokenizer = self.tokenizer
-                if tokenizer is None:
+                if self.tokenizer is None:
                     raise InvalidInput("grammar: this model has no tokenizer, so its tokens are no text")
-                known = range(min(tokenizer.vocab_size, self._vocab_size))
-                self._grammars = GrammarFactory(
-                    lambda token: tokenizer.token_bytes(token) if token < tokenizer.vocab_size else b"",
-                    self._vocab_size,
-                    special_ids=[token for token in known if tokenizer.is_special(token)],
-                    eos_ids=sorted(tokenizer.end_ids),
-                    encode=lambda text: tokenizer.encode(text, special=False),
-                )
+                self._grammars = GrammarFactory.of(self.tokenizer, self._vocab_size)
             return self._grammars
 
     def _submit(self, probe: Probe) -> Probe:

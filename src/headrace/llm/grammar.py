@@ -19,6 +19,7 @@ import numpy.typing as npt
 from headrace.core.extras import require
 from headrace.errors import InvalidInput
 from headrace.llm.params import Grammar
+from headrace.llm.tokenizer import Tokenizer
 
 __all__ = ["GrammarFactory", "Matcher"]
 
@@ -61,6 +62,18 @@ class GrammarFactory:
         self._special_ids, self._eos_ids = list(special_ids), list(eos_ids)
         self._lock = threading.Lock()
         self._tokenizer: Any = None
+
+    @classmethod
+    def of(cls, tokenizer: Tokenizer, vocab_size: int) -> GrammarFactory:
+        """For logits of this width, over what the tokenizer knows of their tokens."""
+        known = range(min(tokenizer.vocab_size, vocab_size))
+        return cls(
+            lambda token: tokenizer.token_bytes(token) if token in known else b"",
+            vocab_size,
+            special_ids=[token for token in known if tokenizer.is_special(token)],
+            eos_ids=sorted(tokenizer.end_ids),
+            encode=lambda text: tokenizer.encode(text, special=False),
+        )
 
     def matcher(self, grammar: Grammar) -> Matcher:
         """The state of one answer at its beginning; make the others of the request with `copy`.

@@ -8,19 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from headrace.core.context import Context
 from headrace.errors import Cancelled, HeadraceError
-from headrace.llm.execution import PAGE_TOKENS, Batch, Executor
+from headrace.llm.execution import PAGE_TOKENS, Batch, Executor, Floats
 from headrace.llm.kv import KvCache, PageTable
 
 __all__ = ["Probe", "hidden_rows", "logit_rows", "unit_rows"]
-
-Floats: TypeAlias = npt.NDArray[np.float32]
 
 
 def logit_rows(executor: Executor, batch: Batch) -> Floats:

@@ -11,19 +11,18 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Sequence
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from headrace import _native
 from headrace.errors import HeadraceError, InvalidInput, StageFailed
+from headrace.llm.execution import Floats
 from headrace.llm.grammar import Matcher
 from headrace.llm.params import SamplingParams
 
 __all__ = ["Sample", "Sampler", "sample_drafts", "sample_rows"]
-
-Floats: TypeAlias = npt.NDArray[np.float32]
 
 
 class Sample(NamedTuple):

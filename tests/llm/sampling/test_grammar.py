@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-import unicodedata
 import threading
+import unicodedata
 
 import jsonschema
 import numpy as np

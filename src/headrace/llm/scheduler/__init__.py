@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from headrace.llm.scheduler.batch import BatchBuilder
-from headrace.llm.scheduler.pace import Pace
-from headrace.llm.scheduler.shell import Limits, Scheduler
+from headrace.llm.scheduler.shell import Scheduler
 
-__all__ = ["BatchBuilder", "Limits", "Pace", "Scheduler"]
+__all__ = ["BatchBuilder", "Scheduler"]

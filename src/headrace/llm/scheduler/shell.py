@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from bisect import insort
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from itertools import count
 
 from headrace.llm.kv import KvCache, PageTable
@@ -16,22 +15,10 @@ from headrace.llm.scheduler.decide import Newcomer, State, admission, decide
 from headrace.llm.scheduler.pace import Pace
 from headrace.llm.scheduler.queue import FairQueue
 from headrace.llm.sequence import Answer, Phase, Request
+from headrace.llm.settings import EngineSettings
 from headrace.llm.writer import Writer
 
-__all__ = ["Limits", "Scheduler"]
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """Attributes:
-    batch: Most answers that run at once; no more than `step_tokens`.
-    step_tokens: Most tokens of a step.
-    guesses: Most tokens of generating answers in a step that holds guesses.
-    """
-
-    batch: int
-    step_tokens: int
-    guesses: int = 8
+__all__ = ["Scheduler"]
 
 
 class Scheduler:
@@ -45,20 +32,19 @@ class Scheduler:
     def __init__(
         self,
         kv: KvCache,
-        limits: Limits,
-        pace: Pace,
+        settings: EngineSettings,
         copy_page: Callable[[int, int], None],
         admitted: Callable[[Request], None],
     ) -> None:
         self.kv = kv
-        self._pace = pace
+        self._pace = Pace(settings.slack)
         self.preemptions = 0
         self.running: list[Answer] = []
         self.waiting: FairQueue[Answer] = FairQueue()
-        self._limits = limits
+        self._settings = settings
         self._copy_page = copy_page
         self._admitted = admitted
-        self._slots = list(range(limits.batch - 1, -1, -1))
+        self._slots = list(range(settings.max_batch - 1, -1, -1))
         self._arrivals = count()
 
     @property
@@ -70,7 +56,7 @@ class Scheduler:
         """Prompt tokens that a step may hold now without holding up the answers being generated."""
         n_generating = self._n_generating
         n_prompts = len(self.running) - n_generating
-        return self._pace.prompt_share(n_generating, n_prompts, self._limits.step_tokens)
+        return self._pace.prompt_share(n_generating, n_prompts, self._settings.step_tokens)
 
     @property
     def _n_generating(self) -> int:
@@ -138,16 +124,16 @@ class Scheduler:
         answer.request.answers.remove(answer)
 
     def _state(self) -> State[Answer]:
-        room = self._limits.guesses - self._n_generating
+        room = self._settings.guesses - self._n_generating
         for answer in self.running:
             may_guess = room > 0 and answer.pending == 1 and len(answer.tokens) > answer.n_prompt
             answer.guesses = answer.writer.guess(room) if may_guess else ()
         return State(
             running=self.running,
             pages=self.kv.pool.available,
-            budget=self._limits.step_tokens,
+            budget=self._settings.step_tokens,
             prompt_share=self.prompt_share,
-            guess_share=self._limits.guesses,
+            guess_share=self._settings.guesses,
         )
 
     def _admit(self, now_s: float) -> None:
