@@ -7,7 +7,21 @@ import sys
 import typer
 
 import headrace
-from headrace.cli import bench, cache, chat, doctor, eval, generate, infer, inspect, models, pull, serve, tokenize
+from headrace.cli import (
+    bench,
+    cache,
+    chat,
+    doctor,
+    eval,
+    generate,
+    infer,
+    inspect,
+    models,
+    pull,
+    serve,
+    tokenize,
+    train,
+)
 from headrace.errors import HeadraceError
 
 __all__ = ["app", "main"]
@@ -41,6 +55,7 @@ app.command("chat", epilog=chat.EPILOG)(chat.command)
 app.command("generate", epilog=generate.EPILOG)(generate.command)
 app.command("tokenize", epilog=tokenize.EPILOG)(tokenize.command)
 app.command("pull", epilog=pull.EPILOG)(pull.command)
+app.command("train", epilog=train.EPILOG)(train.command)
 app.add_typer(models.command, name="models")
 app.command("inspect", epilog=inspect.EPILOG)(inspect.command)
 app.add_typer(cache.command, name="cache")

@@ -46,7 +46,7 @@ def particles(n: int, id: str, max_steps: int = 500) -> type[Env]:
     floats = Annotated[NDArray[np.float32], Array((n,), "float32")]
     ints = Annotated[NDArray[np.int32], Array((n,), "int32")]
     starts = Annotated[NDArray[np.int32], Array((cells * cells + 2,), "int32")]
-    Places = NamedTuple(
+    Places = NamedTuple(  # type: ignore[misc]  mypy wants the fields written out
         "Places",
         [
             ("corner_x", float),
@@ -81,7 +81,7 @@ def particles(n: int, id: str, max_steps: int = 500) -> type[Env]:
                 state.vy[i] = np.float32(uniform(rng, -params.speed, params.speed))
             corner_x = 1.0 if uniform(rng, 0.0, 1.0) < 0.5 else -1.0
             corner_y = 1.0 if uniform(rng, 0.0, 1.0) < 0.5 else -1.0
-            return Places(
+            return Places(  # type: ignore[call-arg]
                 corner_x, corner_y, state.x, state.y, state.vx, state.vy, state.cell, state.order, state.start,
                 state.sx, state.sy, state.svx, state.svy,
             )  # fmt: skip
