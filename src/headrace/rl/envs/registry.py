@@ -13,9 +13,21 @@ from headrace.rl.envs.definition import Env
 __all__ = ["SHIPPED", "find_env", "make_env"]
 
 SHIPPED: Mapping[str, str] = {
+    "headrace/Acrobot-v1": "headrace.rl.envs.acrobot:Acrobot",
+    "headrace/Bandit-v0": "headrace.rl.envs.sanity:Bandit",
     "headrace/CartPole-v1": "headrace.rl.envs.cartpole:CartPole",
+    "headrace/ConnectFour-v0": "headrace.rl.envs.connect_four:ConnectFour",
+    "headrace/ConnectFourSolo-v0": "headrace.rl.envs.connect_four:ConnectFourSolo",
+    "headrace/FourRooms-v0": "headrace.rl.envs.four_rooms:FourRooms",
     "headrace/Hover-v0": "headrace.rl.envs.hover:Hover",
+    "headrace/Identity-v0": "headrace.rl.envs.sanity:Identity",
+    "headrace/IdentityMulti-v0": "headrace.rl.envs.sanity:IdentityMulti",
+    "headrace/Memory-v0": "headrace.rl.envs.sanity:Memory",
+    "headrace/MountainCar-v0": "headrace.rl.envs.mountain_car:MountainCar",
+    "headrace/MountainCarContinuous-v0": "headrace.rl.envs.mountain_car:MountainCarContinuous",
     "headrace/Particles-v0": "headrace.rl.envs.particles:Particles",
+    "headrace/Pendulum-v1": "headrace.rl.envs.pendulum:Pendulum",
+    "headrace/Squared-v0": "headrace.rl.envs.sanity:Squared",
 }
 """Where the definition of each environment that comes with Headrace lies."""
 
