@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from headrace.errors import InvalidInput, LoadFailed
+from headrace.llm import bounds
 from headrace.llm.chat import Chat
 from headrace.llm.tokenizer import load_tokenizer
 
@@ -173,6 +174,43 @@ def test_a_template_without_tools_is_told_of_them_in_words():
 def test_malformed_messages_are_told(messages, message):
     with pytest.raises(InvalidInput, match=message):
         _chat(SIMPLE).encode(messages)
+
+
+def _nested(levels: int) -> Any:
+    return {"a": _nested(levels - 1)} if levels else 1
+
+
+def _call(arguments: Any) -> dict[str, Any]:
+    return {"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": arguments}}]}
+
+
+@pytest.mark.parametrize(
+    ("messages", "tools"),
+    [
+        (HELLO * 200_000, []),
+        ([_call({})] * 20_000, []),
+        ([{"role": "assistant", "tool_calls": _call({})["tool_calls"] * 100_000}], []),
+        ([_call({str(i): i for i in range(100_000)})], []),
+        ([_call([1] * 100_000)], []),
+        ([_call(_nested(400))], []),
+        (HELLO, [TOOL] * 100_000),
+        (HELLO, [{"function": {"name": "f", "parameters": {"enum": ["x"] * 100_000}}}]),
+        (HELLO, [{"function": {"name": "f", "parameters": _nested(400)}}]),
+    ],
+    ids=range(9),
+)
+def test_more_than_a_template_can_walk_through_is_the_callers_fault(messages, tools):
+    place = "tools" if tools else "messages"
+    for template in (SIMPLE, "{{ messages | tojson }}{{ tools | tojson }}"):
+        with pytest.raises(InvalidInput, match=f"{place}: expected at most"):
+            _chat(template).encode(messages, tools=tools)
+
+
+def test_as_many_messages_as_are_taken_can_be_rendered(monkeypatch):
+    monkeypatch.setattr(bounds, "MAX_SECONDS", 60)
+    messages = [*HELLO, {"role": "assistant", "content": "A"}] * 8_000
+    for names in (MARKS, ("<start_of_turn>", "<s>")):
+        assert _chat(names=names).render(messages).count("Hello") == 8_000
 
 
 @pytest.mark.parametrize("tools", ["add", {"type": "function"}, [{}], [{"function": {"name": ""}}], ["add"]])

@@ -43,7 +43,47 @@ HOSTILE = [
     "{% set ns = namespace(x=[1]) %}{% for i in range(60) %}{% set ns.x = ns.x + ns.x %}{% endfor %}",
     "{% set ns = namespace(x=3) %}{% for i in range(60) %}{% set ns.x = ns.x * ns.x %}{% endfor %}",
     "{% for i in range(99999) %}{{ 'x' * 1000 }}{% endfor %}",
+    "{{ ([[1] * 1000] * 20000) | sum(start=[]) }}",
+    "{{ [[1]] | sum(start=[]) }}",
+    "{{ (['a' * 100000] * 100000) | join }}",
+    "{{ (['a' * 1000] * 100) | map('upper') | join('b' * 1000000) }}",
+    "{{ ('b' * 1000000).join(range(1000) | map('string')) }}",
+    "{{ ('a' * 10000).translate({97: 'b' * 300000}) }}",
+    "{{ 'a'.encode() * 10000000 }}",
+    "{{ (1).to_bytes(1000000000, 'big') }}",
+    "{% set x = 'x' * 10000000 %}{{ '%(a)s%(a)s' % {'a': x} }}",
+    "{% set x = 'x' * 10000000 %}{{ '{0}{0}'.format(x) }}",
+    "{{ {}.fromkeys(range(1000), 'x' * 1000000) }}",
+    "{% set v = {1: 'x' * 10000000} %}{{ [v.values()] * 2 }}",
+    "{% set v = {1: 'x' * 10000000} %}{{ [v.keys().mapping] * 2 }}",
+    "{{ ([10 ** 4000] * 10000) | tojson }}",
+    "{% autoescape true %}{{ '&' * 10000000 }}{{ '&' * 10000000 }}{% endautoescape %}",
     "{% set tick = 1 %}{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}",
+]
+
+DEEP = [
+    "{% set a = [1] * 3000 %}{% set b = [a] * 60000 %}{{ USE }}",
+    "{% set b = namespace(x=[1]) %}{% for i in range(60) %}{% set b.x = [b.x, b.x] %}{% endfor %}{% set b = b.x %}",
+    "{% set b = namespace(x=(1,)) %}{% for i in range(60) %}{% set b.x = (b.x, b.x) %}{% endfor %}{% set b = b.x %}",
+    "{% set b = namespace(x=1) %}{% for i in range(60) %}{% set b.x = {1: b.x, 2: b.x} %}{% endfor %}{% set b = b.x %}",
+    "{% for b in [1] | batch(10000, 'x' * 10000000) %}{{ USE }}{% endfor %}",
+    "{% macro f() %}{% set b = varargs %}{{ USE }}{% endmacro %}{% set x = 'x' * 10000000 %}{{ f(x, x) }}",
+]
+"""Values in values; small where they lie, large where they are used."""
+USES = ["b", "b | string", "b | tojson", "b | join", "b ~ ''", "'%s' % (b,)", "'{}'.format(b)", "b | upper", "[b, 1]"]
+
+HOARDS = [
+    "{% for i in range(200) %}{{ 'x' * 1000000 }}{% endfor %}",
+    "{% for i in range(200) %}" + "x" * 200000 + "{{ 'y' * 800000 }}{% endfor %}",
+    "{% for i in range(1000) %}" + "x" * 200000 + "{% endfor %}",
+    "{% for i in range(1000) %}{{ '" + "x" * 200000 + "' }}{% endfor %}",
+]
+"""Text that a block or a macro keeps until it ends."""
+KEEPS = [
+    "{% set kept %}HOARD{% endset %}",
+    "{% macro f() %}HOARD{% endmacro %}{% set kept = f() %}",
+    "{% filter length %}HOARD{% endfilter %}",
+    "{% macro f() %}{{ caller() | length }}{% endmacro %}{% call f() %}HOARD{% endcall %}",
 ]
 
 ESCAPES = [
@@ -71,6 +111,48 @@ def test_no_template_goes_out_of_bounds(monkeypatch, source):
     monkeypatch.setattr(bounds, "MAX_STEPS", 20_000)
     with pytest.raises(StageFailed, match="chat template"):
         _render(source)
+
+
+@pytest.mark.parametrize("use", USES)
+@pytest.mark.parametrize("source", DEEP)
+def test_values_in_values_count_each_time(source, use):
+    source = source.replace("{{ USE }}", f"{{{{ {use} }}}}") if "USE" in source else f"{source}{{{{ {use} }}}}"
+    with pytest.raises(StageFailed, match="makes a value of more than"):
+        _render(source)
+
+
+@pytest.mark.parametrize("keep", KEEPS)
+@pytest.mark.parametrize("hoard", HOARDS, ids=range(len(HOARDS)))
+def test_text_is_bounded_where_it_is_kept(hoard, keep):
+    with pytest.raises(StageFailed, match="in all"):
+        _render(keep.replace("HOARD", hoard))
+
+
+@pytest.mark.parametrize(
+    "make", ["'%d' % i + x", "i ~ x", "x[i:]", "x | replace('x', 'y', 1)", "x.replace('x', 'y', 1)"]
+)
+def test_all_values_together_are_bounded(make):
+    source = "{% set ns = namespace(all=[]) %}{% set x = 'x' * 1000000 %}{% for i in range(1000) %}{% set y = MAKE %}"
+    with pytest.raises(StageFailed, match="in all"):
+        _render(source.replace("MAKE", make) + "{% endfor %}")
+
+
+@pytest.mark.parametrize("compare", ["b == c", "b is eq(c)", "'xz' in b", "'xz' is in(b)"])
+def test_time_is_bounded_where_one_expression_takes_it_all(monkeypatch, compare):
+    monkeypatch.setattr(bounds, "MAX_SECONDS", 0.05)
+    for _ in range(2):
+        compare = "(" + " or ".join([compare] * 20) + ")"
+    with pytest.raises(StageFailed, match="steps or"):
+        _render("{% set a = 'x' * 8000000 %}{% set b = a ~ 'y' %}{% set c = a ~ 'z' %}{{ " + compare + " }}")
+
+
+def test_memory_that_is_not_there_is_the_templates_fault(monkeypatch):
+    def no_memory(self, value):
+        raise MemoryError
+
+    monkeypatch.setattr(bounds.Bounds, "made", no_memory)
+    with pytest.raises(StageFailed, match="more memory than there is"):
+        _render("{{ 'a' ~ 'b' }}")
 
 
 def test_time_is_bounded_whatever_a_step_takes(monkeypatch):
@@ -103,6 +185,10 @@ def test_no_template_reaches_python(source):
         ("{{ [3, 1] | sort | join(', ') }}{{ {'k': 1} | items | list }}{{ 'x' | upper | length }}", "1, 3[('k', 1)]1"),
         ("{{ missing | default('d') }}{{ missing is defined }}{{ 1000000000 | string }}", "dFalse1000000000"),
         ("{{ 1700000000 + 1 }}", "1700000001"),
+        ("{{ [1, 2.5] | sum }}{{ messages | map(attribute='content') | map('length') | sum(start=1) }}", "3.55"),
+        ("{{ ', '.join(messages | map(attribute='role')) }}{{ 'a' in ['a'] }}{{ (1, 2)[1:] }}", "userTrue(2,)"),
+        ("{{ ('ab' * 600000) | replace('a', 'c') | length }}{{ ('ab' * 600000) | indent | length }}", "12000001200000"),
+        ("{% set x %}a{{ 1 }}{% endset %}{{ x }}{% filter upper %}b{{ x }}{% endfilter %}", "a1BA1"),
     ],
 )
 def test_what_real_templates_use_works(source, text):

@@ -17,7 +17,7 @@ from headrace.llm.bounds import Bounds, OutOfBounds, check_size
 
 __all__ = ["compile_template"]
 
-MAX_SOURCE = 1 << 20
+MAX_SOURCE = 1 << 18
 
 _FILTERS = (
     *("abs", "batch", "bool", "capitalize", "count", "d", "default", "dictsort", "e", "escape", "first", "float"),
@@ -46,7 +46,7 @@ def compile_template(source: str, where: str) -> Callable[[Mapping[str, Any]], s
     environment = _environment(bounds)
     try:
         tree = environment.parse(source)
-        _count_steps(tree)
+        _look_after(tree)
         template = jinja.Template.from_code(environment, environment.compile(tree), environment.globals)
     except jinja.TemplateSyntaxError as error:
         raise LoadFailed(f"{where}: not a template: line {error.lineno}: {error.message}") from None
@@ -54,11 +54,13 @@ def compile_template(source: str, where: str) -> Callable[[Mapping[str, Any]], s
         raise LoadFailed(f"{where}: not a template: {error}") from None
 
     def render(variables: Mapping[str, Any]) -> str:
-        bounds.begin()
         try:
-            return _gather(template.generate(**variables))
+            with bounds.running():
+                return _gather(template.generate(**variables))
         except OutOfBounds as error:
             raise StageFailed("chat template", str(error)) from None
+        except MemoryError:
+            raise StageFailed("chat template", "needs more memory than there is") from None
         except RecursionError:
             raise StageFailed("chat template", "calls itself too deeply") from None
         except _Refused as error:
@@ -74,32 +76,40 @@ def _environment(bounds: Bounds) -> Any:
     from jinja2.nodes import EvalContext
     from jinja2.runtime import Context
     from jinja2.sandbox import ImmutableSandboxedEnvironment
+    from jinja2.utils import Namespace
+
+    class Names(Namespace):
+        __repr__ = object.__repr__  # what is in it would not be counted
 
     class Sandbox(ImmutableSandboxedEnvironment):
         intercepted_binops = _OPERATORS
-        tick = staticmethod(bounds.tick)
-        joined = staticmethod(bounds.joined)
+        tick, joined, made = staticmethod(bounds.tick), staticmethod(bounds.joined), staticmethod(bounds.made)
+        shown, wrote = staticmethod(bounds.shown), staticmethod(bounds.wrote)
 
         def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
             bounds.operator(operator, left, right)
-            return super().call_binop(context, operator, left, right)
+            return bounds.made(super().call_binop(context, operator, left, right))
 
         def call(self, context: Context, function: Any, *args: Any, **kwargs: Any) -> Any:
-            bounds.method(function, args, kwargs)
-            return super().call(context, function, *args, **kwargs)
+            if getattr(function, "__self__", None) is bounds:  # put there by `_look_after`
+                return function(*args)
+            args = bounds.method(function, args, kwargs)
+            return bounds.made(super().call(context, function, *args, **kwargs))
 
     environment = Sandbox(trim_blocks=True, lstrip_blocks=True, optimized=False, extensions=["jinja2.ext.loopcontrols"])
     known, passed = environment.filters, (Context, EvalContext, Sandbox)
     environment.filters = {name: bounds.filter(name, known[name], passed) for name in _FILTERS if name in known}
     environment.filters["tojson"] = bounds.filter("tojson", _tojson, passed)
     environment.globals.pop("lipsum")
+    environment.globals["namespace"] = Names
     environment.globals["raise_exception"] = _refuse
     environment.globals["strftime_now"] = lambda pattern: datetime.now().astimezone().strftime(bounds.pattern(pattern))
     return environment
 
 
-def _count_steps(node: Any) -> None:
-    """Make every turn of a loop and every macro call `tick`, and `~` call `joined`, in the parsed template."""
+def _look_after(node: Any) -> None:
+    """Put calls of the bounds into the parsed template: each turn of a loop and each macro takes a step, `~` is theirs,
+    and they see what is written out and what is made or compared with no operator, filter or call."""
     from jinja2 import nodes
 
     def call(name: str, args: list[Any], place: Any) -> Any:
@@ -111,11 +121,20 @@ def _count_steps(node: Any) -> None:
             return [changed(item) for item in value]
         if not isinstance(value, nodes.Node):
             return value
-        _count_steps(value)
-        return call("joined", value.nodes, value) if isinstance(value, nodes.Concat) else value
+        _look_after(value)
+        if isinstance(value, nodes.Concat):
+            return call("joined", value.nodes, value)
+        is_slice = isinstance(value, nodes.Getitem) and isinstance(value.arg, nodes.Slice)
+        is_tuple = isinstance(value, nodes.Tuple) and value.ctx == "load"
+        makes = is_slice or is_tuple or isinstance(value, nodes.List | nodes.Dict | nodes.Compare | nodes.Test)
+        return call("made", [value], value) if makes else value
 
     for field, value in list(node.iter_fields()):
         setattr(node, field, changed(value))
+    if isinstance(node, nodes.Output):
+        size = sum(len(part.data) for part in node.nodes if isinstance(part, nodes.TemplateData))
+        parts = [part if isinstance(part, nodes.TemplateData) else call("shown", [part], part) for part in node.nodes]
+        node.nodes = [*parts, call("wrote", [nodes.Const(size)], node)]
     if isinstance(node, nodes.For | nodes.Macro | nodes.CallBlock):
         step = nodes.ExprStmt(call("tick", [], node), lineno=node.lineno, environment=node.environment)
         node.body.insert(0, step)

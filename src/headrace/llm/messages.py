@@ -13,6 +13,10 @@ __all__ = ["ROLES", "Message", "check_messages", "check_tools"]
 
 Message: TypeAlias = Mapping[str, Any]
 
+MAX_VALUES = 50_000
+MAX_DEPTH = 100
+"""Of messages and of tools: a template walks through them in a limited number of steps, and writes them as JSON."""
+
 ROLES = ("system", "developer", "user", "assistant", "tool")
 
 
@@ -23,7 +27,7 @@ def check_messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
     """
     if isinstance(messages, str | Mapping) or not isinstance(messages, Sequence) or not messages:
         raise InvalidInput(f"messages: expected a list of at least one message, got {_shown(messages)}")
-    return [_message(message, f"messages[{index}]") for index, message in enumerate(messages)]
+    return _bounded([_message(message, f"messages[{index}]") for index, message in enumerate(messages)], "messages")
 
 
 def check_tools(tools: Sequence[Mapping[str, Any]] | None) -> list[dict[str, Any]]:
@@ -38,7 +42,22 @@ def check_tools(tools: Sequence[Mapping[str, Any]] | None) -> list[dict[str, Any
             raise InvalidInput(
                 f'tools[{index}]: expected {{"type": "function", "function": {{"name": …}}}}, got {_shown(tool)}'
             )
-    return [dict(tool) for tool in tools]
+    return _bounded([dict(tool) for tool in tools], "tools")
+
+
+def _bounded(values: list[dict[str, Any]], where: str) -> list[dict[str, Any]]:
+    left: list[tuple[Any, int]] = [(values, 0)]
+    count = 0
+    while left:
+        value, depth = left.pop()
+        inside = value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ()
+        left += [(one, depth + 1) for one in inside]
+        count += len(inside)
+        if count > MAX_VALUES:
+            raise InvalidInput(f"{where}: expected at most {MAX_VALUES} values in all, got {len(values)} with more")
+        if depth > MAX_DEPTH:
+            raise InvalidInput(f"{where}: expected at most {MAX_DEPTH} levels of values in values, got more")
+    return values
 
 
 def _message(message: Message, where: str) -> dict[str, Any]:
