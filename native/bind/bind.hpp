@@ -24,6 +24,7 @@ void bind_llm(nb::module_& m);
 void bind_rl(nb::module_& m);
 void bind_learner(nb::module_& m);
 void bind_envs(nb::module_& m);
+void bind_replay(nb::module_& m);
 
 /// How long a call sleeps without the GIL before it looks for signals (Ctrl-C).
 inline constexpr std::chrono::milliseconds kSignalSlice{50};

@@ -17,4 +17,5 @@ NB_MODULE(_ext, m) {
   bind_rl(m);
   bind_learner(m);
   bind_envs(m);
+  bind_replay(m);
 }
