@@ -110,7 +110,7 @@ def _derivative(
 
 
 def _wrapped(angle: float) -> float:
-    """Into [-pi, pi], by three turns at most: more than the fastest link makes in a step. Without a loop or a branch."""
+    """Into [-pi, pi], by three turns at most: more than the fastest link makes in a step. No loop, no branch."""
     turn = 2 * math.pi
     angle = angle - turn if angle > math.pi else angle
     angle = angle - turn if angle > math.pi else angle

@@ -11,7 +11,7 @@ from typing import Any
 
 import numba
 import numpy as np
-from numba.core.errors import NumbaError
+from numba.core.errors import NumbaError, UnsupportedBytecodeError
 
 from headrace.errors import InvalidInput
 from headrace.rl.envs import intrinsics
@@ -57,7 +57,10 @@ def build(definition: Definition, walked: Walk) -> bytes:
     for name, signature in _shard_signatures(definition).items():
         function = numba.cfunc(signature, **_OPTIONS)(scope[name])
         modules[name] = (function.inspect_llvm(), function.native_name)
-    return to_object(modules)
+    try:
+        return to_object(modules)
+    except InvalidInput as error:
+        raise refusal(definition, walked, "step", error) from error
 
 
 def _inlined(function: Any) -> Any:
@@ -159,6 +162,6 @@ def _typed(definition: Definition, walked: Walk, name: str, dispatcher: Any, arg
     """The return type of a user's function."""
     try:
         dispatcher.compile(arguments)
-    except (NumbaError, NotImplementedError, RuntimeError) as error:
+    except (NumbaError, UnsupportedBytecodeError, NotImplementedError) as error:
         raise refusal(definition, walked, name, error) from error
     return dispatcher.overloads[arguments].signature.return_type

@@ -65,7 +65,7 @@ def to_object(modules: Mapping[str, tuple[str, str]]) -> bytes:
     passes.getModulePassManager().run(whole, passes)
     asked = sorted(f.name for f in whole.functions if f.is_declaration and _FORBIDDEN.match(f.name))
     if asked:
-        raise InvalidInput(f"the compiled code may raise or allocate ({', '.join(asked)})")
+        raise InvalidInput(f"the machine code calls {asked[0]}")
     compiled: bytes = target.emit_object(whole)
     return compiled
 

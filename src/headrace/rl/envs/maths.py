@@ -1,8 +1,8 @@
 """Sine and cosine without a branch or a call, so that a loop over environments becomes vector code.
 
-The compiler puts them where an environment says `math.sin` and `math.cos`. Up to |x| = 1e6 they are within 1 ulp of the
-C library's and give the same bits on every machine, which the C library's do not; beyond that they are NaN, so that an
-angle gone astray is seen.
+The compiler puts them where an environment says `math.sin` or `np.sin`, and `math.cos` or `np.cos`. Up to |x| = 1e6
+they are within 1 ulp of the C library's and give the same bits on every machine, which the C library's do not; beyond
+that they are NaN, so that an angle gone astray is seen.
 
 Reduction by multiples of pi/2 split in three parts (Cody and Waite 1980); minimax polynomials on [-pi/4, pi/4] as in
 W. Kahan's and K.-C. Ng's fdlibm.
@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-__all__ = ["cos", "sin"]
+__all__ = ["clip", "cos", "sin"]
 
 _TWO_OVER_PI = 0.6366197723675814
 # pi/2 in parts of 33 bits: their products with a whole number below 2**20 are exact
@@ -85,3 +85,8 @@ def cos(x: float) -> Any:
     magnitude = s if quadrant == 1.0 or quadrant == 3.0 else c
     magnitude = magnitude if abs(x) <= _FARTHEST else math.nan
     return -magnitude if quadrant == 1.0 or quadrant == 2.0 else magnitude
+
+
+def clip(x: Any, low: Any, high: Any) -> Any:
+    """x within [low, high]: what `np.clip` is for one number."""
+    return min(max(x, low), high)

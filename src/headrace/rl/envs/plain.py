@@ -45,7 +45,12 @@ class PlainEnv:
         self.steps += 1
         key_stream(self._rng, self.seed, self.number, self.episode, self.steps)
         given = int(action) if isinstance(self.definition.spec.action, Discrete) else np.ravel(action).tolist()
-        self.state, reward, terminated = self.definition.step(self.state, given, self._rng, self.definition.params)
+        returned = self.definition.step(self.state, given, self._rng, self.definition.params)
+        if not (isinstance(returned, tuple) and len(returned) == 3 and _are_numbers(returned[1:])):
+            raise InvalidInput(
+                f"{_where(self.definition, 'step')}: expected (State, reward, terminated), it returned {returned!r}"
+            )
+        self.state, reward, terminated = returned
         truncated = 0 < self.definition.spec.max_steps <= self.steps
         return self.observe(), float(reward), bool(terminated), truncated
 
@@ -53,6 +58,10 @@ class PlainEnv:
         out = np.full(self.definition.spec.obs_size, np.nan, np.float32)
         self.definition.observe(self.state, self.definition.params, out)
         return out
+
+
+def _are_numbers(values: tuple[Any, ...]) -> bool:
+    return all(isinstance(value, (bool, int, float, np.generic)) for value in values)
 
 
 def sample_action(definition: Definition, rng: Any) -> Any:
@@ -83,13 +92,13 @@ def rehearse(definition: Definition, steps: int = 16) -> None:
         for field in definition.fields:
             if field.is_array and getattr(env.state, field.name) is not getattr(before, field.name):
                 raise InvalidInput(
-                    f"{definition.env.__qualname__}.step: must return the array it was given as {field.name}, changed "
+                    f"{_where(definition, 'step')}: must return the array it was given as {field.name}, changed "
                     "in place, and not another one"
                 )
         if np.isnan(observation).any():
             missing = np.flatnonzero(np.isnan(observation)).tolist()
             raise InvalidInput(
-                f"{definition.env.__qualname__}.observe: left out[{missing[0]}] unwritten, or wrote NaN; it must write "
+                f"{_where(definition, 'observe')}: left out[{missing[0]}] unwritten, or wrote NaN; it must write "
                 f"all {len(observation)} numbers"
             )
         if terminated or truncated:
@@ -99,15 +108,23 @@ def rehearse(definition: Definition, steps: int = 16) -> None:
 def _run(definition: Definition, name: str, call: Any) -> Any:
     try:
         return call()
+    except InvalidInput:
+        raise
     except Exception as error:
         frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename != __file__]
-        where = f"{frames[-1].filename}:{frames[-1].lineno}: " if frames else ""
-        what = f"{type(error).__name__}: {error}"
-        raise InvalidInput(f"{where}{definition.env.__qualname__}.{name} failed when it was tried: {what}") from error
+        where = _where(definition, name)
+        if frames:
+            where = f"{frames[-1].filename}:{frames[-1].lineno}: {definition.env.__qualname__}.{name}"
+        raise InvalidInput(f"{where}: failed when it was tried: {type(error).__name__}: {error}") from error
+
+
+def _where(definition: Definition, name: str) -> str:
+    code = getattr(definition, name).__code__
+    return f"{code.co_filename}:{code.co_firstlineno}: {definition.env.__qualname__}.{name}"
 
 
 def _check_state(definition: Definition, name: str, env: PlainEnv) -> None:
-    where, state = f"{definition.env.__qualname__}.{name}", env.state
+    where, state = _where(definition, name), env.state
     if not isinstance(state, definition.state_type):
         raise InvalidInput(f"{where}: expected a {definition.state_type.__qualname__}, got {state!r}")
     kinds = {"f": (int, float, np.number), "i": (int, np.integer), "b": (bool, np.bool_)}

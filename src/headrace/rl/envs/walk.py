@@ -9,6 +9,7 @@ import dis
 import hashlib
 import math
 import types
+from collections.abc import Hashable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,9 +21,15 @@ from headrace.rl.envs.definition import Definition
 
 __all__ = ["Part", "Walk", "walk"]
 
-_REPLACED = {math.sin: maths.sin, math.cos: maths.cos}
+_REPLACED = {
+    math.sin: maths.sin,
+    np.sin: maths.sin,
+    math.cos: maths.cos,
+    np.cos: maths.cos,
+    np.clip: maths.clip,
+}
+_LIBRARIES = ("numpy", "numba")
 _OURS = ("headrace.rl.envs.random", "headrace.rl.envs.maths")
-_LIBRARIES = ("math", "numpy", "numba")
 
 
 @dataclass
@@ -111,21 +118,24 @@ class _Walker:
 
     def value(self, name: str, value: Any, attributes: set[str]) -> Any:
         """What stands for `value` in compiled code."""
-        if value in _REPLACED if isinstance(value, types.BuiltinFunctionType) else False:
-            value = _REPLACED[value]
-        if isinstance(value, types.FunctionType):
+        if isinstance(value, Hashable):
+            value = _REPLACED.get(value, value)
+        value = getattr(value, "py_func", value)  # what numba has been asked to compile is compiled our way
+        if isinstance(value, types.FunctionType) and _package(value.__module__) not in _LIBRARIES:
             self.note("function", name)
             return self.part(value)
         if value is self.definition.state_type:
             self.note("state", name)
             return StateType()
-        if value is not np and isinstance(value, types.ModuleType) and value.__name__ not in _LIBRARIES[1:]:
+        if isinstance(value, types.ModuleType) and _package(value.__name__) != "numba":
             return self.namespace(value.__name__, vars(value), attributes)
         if isinstance(value, type) and value in self.definition.env.__mro__:
             merged = {n: getattr(value, n) for n in dir(value)}
             return self.namespace(value.__qualname__, merged, attributes)
         if isinstance(value, np.ndarray):
             self.note(name, value.dtype.str, value.shape, value.tobytes())
+        elif callable(value):  # its text may hold an address
+            self.note(name, getattr(value, "__module__", ""), getattr(value, "__qualname__", repr(value)))
         else:
             self.note(name, value)
         return value
@@ -137,6 +147,10 @@ class _Walker:
             if attribute in members:
                 space.names[attribute] = self.value(attribute, members[attribute], attributes)
         return space
+
+
+def _package(module: str | None) -> str:
+    return (module or "").split(".")[0]
 
 
 def _names(code: types.CodeType) -> set[str]:
