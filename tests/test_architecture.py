@@ -20,8 +20,13 @@ NATIVE_USERS = (
     "headrace.core",
     "headrace._native",
     "headrace.llm.kernels",
-    "headrace.llm.packed",
     "headrace.llm.sampler",
+    "headrace.rl.buffers",
+    "headrace.rl.envs",
+    "headrace.rl.learners",
+    "headrace.rl.policy",
+    "headrace.rl.returns",
+    "headrace.rl.rollout",
 )
 
 # What `core` may import beside the standard library and itself.
@@ -101,7 +106,7 @@ def test_nothing_is_left_for_later(checkout: Path, tracked: list[Path]) -> None:
     marks = [
         f"{name}:{number}: {line.strip()}"
         for name in tracked
-        if name.parts[0] in {"src", "native"}
+        if name.parts[0] in {"src", "native"} and name.suffix != ".wasm"
         for number, line in enumerate((checkout / name).read_text("utf-8").splitlines(), 1)
         if UNFINISHED.search(line)
     ]

@@ -175,7 +175,10 @@ class Server:
             await asyncio.wait_for(self._idle.wait(), self._settings.drain_timeout_s)
         except TimeoutError:
             _log.warning("%d requests were still open after %g s", self._in_flight, self._settings.drain_timeout_s)
-            await self._end_open()
+            for ctx in list(self._tasks.values()):  # their clients are told why
+                ctx.cancel(Unavailable("the server is shutting down"))
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._idle.wait(), LAST_WORDS_S)
         for connection in list(self.connections):
             connection.close()
         for task in self._tasks:
@@ -188,13 +191,6 @@ class Server:
             self._sweeper.cancel()
         for connection in list(self.connections):
             connection.abort()
-
-    async def _end_open(self) -> None:
-        """Tell the clients of open requests that they will get no more, and give them the time to hear it."""
-        for ctx in list(self._tasks.values()):
-            ctx.cancel(Unavailable("the server is shutting down"))
-        with suppress(TimeoutError):
-            await asyncio.wait_for(self._idle.wait(), LAST_WORDS_S)
 
     @property
     def url(self) -> str:

@@ -19,7 +19,7 @@ from headrace.errors import InvalidInput
 from headrace.rl.envs import maths
 from headrace.rl.envs.definition import Definition
 
-__all__ = ["Part", "Walk", "walk"]
+__all__ = ["Namespace", "Part", "StateType", "Walk", "walk"]
 
 _REPLACED = {
     math.sin: maths.sin,
