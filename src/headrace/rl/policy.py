@@ -31,6 +31,7 @@ __all__ = [
     "initial",
     "mlp_for",
     "n_parameters",
+    "native_arguments",
     "views",
 ]
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from headrace.errors import InvalidInput
 from headrace.rl.envs.definition import Definition, Field
 
-__all__ = ["ALIGNMENT", "new_block", "sections", "state_bytes", "views"]
+__all__ = ["ALIGNMENT", "new_block", "row_bytes", "sections", "state_bytes", "views"]
 
 ALIGNMENT = 64
 
