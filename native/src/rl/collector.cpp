@@ -44,6 +44,7 @@ std::size_t shard_of(const CollectorOptions& options, const MlpSpec& spec, std::
 
 CollectorOptions checked(CollectorOptions options, const MlpSpec& spec) {
   if (options.envs == 0 || options.steps == 0) refuse("expected at least 1 environment and 1 step");
+  if (options.threads == 0) refuse("expected at least 1 thread");
   if (options.envs > std::numeric_limits<std::uint32_t>::max()) refuse("expected fewer than 2^32 environments");
   if (!(options.obs_limit > 0.0F) || !(options.reward_limit > 0.0F)) refuse("expected limits above 0");
   if (!(options.gamma >= 0.0 && options.gamma <= 1.0)) refuse("expected gamma in 0..1");
@@ -147,13 +148,11 @@ Outcome Collector::collect(std::span<const float> parameters, const TrajectoryAr
     runs.emplace_back(*this, parameters, out, rank == 0 ? interrupted : nobody);
   }
   const std::size_t shards = (options_.envs + shard_ - 1) / shard_;
-  std::atomic<std::size_t> next{0};
+  std::atomic<std::size_t> next{1};
   team_.run([&](std::size_t rank) {
-    for (;;) {
-      const std::size_t shard = next.fetch_add(1, std::memory_order_relaxed);
-      if (shard >= shards) return;
-      runs[rank].run(shard);
-    }
+    // The caller has the first shard for sure: only it can ask whether to go on.
+    std::size_t shard = rank == 0 ? 0 : next.fetch_add(1, std::memory_order_relaxed);
+    for (; shard < shards; shard = next.fetch_add(1, std::memory_order_relaxed)) runs[rank].run(shard);
   });
   if (fault_ && options_.bad_values == BadValues::stop) return Outcome::fault;
   if (cancelled_.load(std::memory_order_relaxed)) return Outcome::cancelled;

@@ -13,8 +13,8 @@ void Moments::merge(double n, std::span<const double> pivot, std::span<const dou
     const double off = sums[i] / n;                                   // mean of the new samples, from the pivot
     const double spread = std::max(0.0, squares[i] - off * sums[i]);  // their squared deviations
     const double delta = pivot[i] + off - mean[i];
-    mean[i] += delta * n / total;
-    m2[i] += spread + delta * delta * count * n / total;
+    mean[i] += delta * (n / total);
+    m2[i] += spread + delta * delta * (count * n / total);
   }
   count = total;
 }
