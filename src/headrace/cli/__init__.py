@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 import typer
@@ -17,6 +18,7 @@ from headrace.cli import (
     infer,
     inspect,
     models,
+    publish,
     pull,
     serve,
     tokenize,
@@ -55,6 +57,7 @@ app.command("chat", epilog=chat.EPILOG)(chat.command)
 app.command("generate", epilog=generate.EPILOG)(generate.command)
 app.command("tokenize", epilog=tokenize.EPILOG)(tokenize.command)
 app.command("pull", epilog=pull.EPILOG)(pull.command)
+app.command("publish", epilog=publish.EPILOG)(publish.command)
 app.command("train", epilog=train.EPILOG)(train.command)
 app.add_typer(models.command, name="models")
 app.command("inspect", epilog=inspect.EPILOG)(inspect.command)
@@ -64,9 +67,28 @@ app.add_typer(bench.command, name="bench")
 
 
 def main() -> None:
-    """Entry point: errors of the Headrace tree become one clear line and exit status 1."""
+    """Entry point: errors of the Headrace tree, and output that cannot be written, become one clear line and exit
+    status 1."""
     try:
         app()
     except HeadraceError as error:
         typer.echo(f"headrace: {error}", err=True)
         sys.exit(1)
+    except OSError as error:
+        if not _drop_output():
+            raise
+        typer.echo(f"headrace: standard output: {error.strerror}", err=True)
+        sys.exit(1)
+
+
+def _drop_output() -> bool:
+    """Whether standard output takes no line break either; what it holds is dropped then, or would fail at exit."""
+    if sys.stdout is None:
+        return False
+    try:
+        sys.stdout.write("\n")
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return True
+    return False

@@ -116,7 +116,7 @@ def _change(table: dict[str, Any], change: str) -> None:
 
 
 def _learner(kind: type[Learner], name: str, table: Mapping[str, Any]) -> Learner:
-    known = [field.name for field in fields(kind)]  # type: ignore[arg-type]
+    known = [field.name for field in fields(kind)]
     unknown = sorted(set(table) - set(known))
     if unknown:
         raise ConfigError(f"{name}: has no {', '.join(unknown)}; it has {', '.join(known)}")
