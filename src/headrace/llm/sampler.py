@@ -51,6 +51,7 @@ class Sampler:
         seed: The seed in use: the request's, or a fresh one where it has none.
         position: Tokens accepted so far, which is the position the next one is drawn for.
         matcher: The state of the grammar, or None.
+        narrowed_by: What leaves no token, where none is left to choose from.
     """
 
     def __init__(
@@ -66,6 +67,8 @@ class Sampler:
         `headrace.llm.grammar`, one for each answer, where `params.grammar` is set."""
         self.seed = secrets.randbits(63) if params.seed is None else params.seed
         self.matcher = matcher
+        narrowing = (("logit_bias", params.logit_bias), ("grammar", matcher))
+        self.narrowed_by = " and ".join(name for name, given in narrowing if given) or "the model's logits"
         self.greedy = (
             params.temperature == 0
             and params.repetition_penalty == 1
@@ -134,7 +137,7 @@ def sample_rows(samplers: Sequence[Sampler], logits: Floats, rows: Sequence[int]
                 failed[i] = Sample(-1, error=error)
         masks.append(mask)
     drawn = _native.sample_rows([sampler._native for sampler in samplers], logits, rows, masks)
-    return [failed.get(i) or _sample(*one) for i, one in enumerate(drawn)]
+    return [failed.get(i) or _sample(samplers[i].narrowed_by, *one) for i, one in enumerate(drawn)]
 
 
 def sample_drafts(
@@ -172,9 +175,9 @@ def _stands(chosen: Sequence[Sample], draft: Sequence[int]) -> bool:
     return last < len(draft) and chosen[last].token == draft[last]
 
 
-def _sample(status: int, token: int, logprob: float, top: tuple[tuple[int, float], ...]) -> Sample:
+def _sample(narrowed_by: str, status: int, token: int, logprob: float, top: tuple[tuple[int, float], ...]) -> Sample:
     if status == 0:
         return Sample(token, logprob, top)
     if status == 1:
         return Sample(-1, error=StageFailed("sampler", "the model's logits hold a NaN or an infinity"))
-    return Sample(-1, error=InvalidInput("logit_bias and grammar together leave no token to choose from"))
+    return Sample(-1, error=InvalidInput(f"{narrowed_by}: no token is left to choose from"))

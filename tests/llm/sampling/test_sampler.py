@@ -252,9 +252,9 @@ def test_a_row_with_no_numbers_fails_alone(bad, place):
 
 def test_a_row_with_nothing_left_is_an_error():
     everything = SamplingParams(temperature=1.0, logit_bias=dict.fromkeys(range(70), -100.0))
-    with pytest.raises(InvalidInput, match="no token"):
+    with pytest.raises(InvalidInput, match="logit_bias: no token is left"):
         Sampler(everything, 70, []).sample(np.zeros(70, np.float32))
-    with pytest.raises(InvalidInput, match="no token"):
+    with pytest.raises(InvalidInput, match="the model's logits: no token is left"):
         Sampler(SamplingParams(temperature=1.0), 70, []).sample(np.full(70, -np.inf, np.float32))
 
 
