@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -84,3 +85,16 @@ def test_several_models_in_a_folder_are_told(tmp_path: Path, gguf: Path) -> None
     (tmp_path / "second.gguf").write_bytes(b"GGUF")
     with pytest.raises(InvalidInput, match=r"expected one GGUF file.*second\.gguf, tiny\.gguf"):
         model_file(tmp_path)
+
+
+def test_what_is_neither_file_nor_folder_is_told(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.gguf")
+    for path in (tmp_path / "pipe.gguf", Path("/dev/null")):
+        with pytest.raises(InvalidInput, match=f"{path}: expected a file or a folder; it is neither"):
+            model_file(path)
+
+
+@pytest.mark.parametrize("name", ["a" * 5000, "a/" * 3000, "a" * 5000 + ".gguf"], ids=range(3))
+def test_a_name_that_no_file_can_have_is_told(repo: Path, name: str) -> None:
+    with pytest.raises(InvalidInput, match="cannot be read: File name too long"):
+        model_file(name, repo)

@@ -24,7 +24,8 @@ def model_file(model: str | Path, repo: Path | None = None) -> Path:
         model: A path, or NAME, NAME:VERSION or NAME@VERSION of the repository.
         repo: The repository; default: `$HEADRACE_REPO`, else `./models`.
 
-    Raises `NotFound` saying what there is instead, `InvalidInput` if the place holds no language model or several.
+    Raises `NotFound` saying what there is instead, `InvalidInput` if the place holds no language model or several, or
+    cannot be looked at.
     """
     return located(model, repo)[0]
 
@@ -34,10 +35,15 @@ def located(model: str | Path, repo: Path | None = None) -> tuple[Path, Path | N
     from headrace.store.versions import ModelStore, default_root
 
     path = Path(model).expanduser()
-    if path.is_file():
-        return path, None
-    if path.is_dir():
-        return _inside(path, ""), None
+    try:
+        if path.is_file():
+            return path, None
+        if path.is_dir():
+            return _inside(path, ""), None
+        if path.exists():
+            raise InvalidInput(f"{path}: expected a file or a folder; it is neither")
+    except OSError as error:
+        raise InvalidInput(f"{path}: cannot be read: {error.strerror}") from None
     if str(model).endswith((".gguf", ".safetensors")) or str(model).count("/"):
         raise NotFound(f"no such file or folder: {path}")
     store = ModelStore(repo or default_root())
