@@ -195,9 +195,11 @@ def _read(file: Path) -> str:
 
 
 def stdin_text() -> str:
-    """All of standard input. Raises `InvalidInput` where it is no UTF-8."""
+    """All of standard input. Raises `InvalidInput` where it is closed or no UTF-8."""
     from headrace.errors import InvalidInput
 
+    if sys.stdin is None:  # as Python has it where it is closed
+        raise InvalidInput("standard input: expected text, but it is closed")
     try:
         return sys.stdin.buffer.read().decode()
     except UnicodeDecodeError as error:

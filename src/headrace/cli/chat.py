@@ -73,7 +73,7 @@ def command(
     )
     with language.open_engine(model, repo, threads=threads, context=context) as engine:
         talk = Conversation(engine, sampling, system)
-        if sys.stdin.isatty():
+        if sys.stdin is not None and sys.stdin.isatty():
             _interactive(talk)
         else:
             for line in language.stdin_text().splitlines():

@@ -149,6 +149,8 @@ def _remote(url: str, timeout_s: float) -> Iterator[Target]:
 
 
 def _read(file: str) -> bytes:
+    if file == "-" and sys.stdin is None:  # as Python has it where it is closed
+        raise InvalidInput("standard input: expected data, but it is closed")
     try:
         return sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
     except OSError as error:

@@ -179,7 +179,7 @@ def _print_table(rows: list[dict[str, Any]], verify: bool) -> None:
             cells.append("" if pipeline else state[row["verified"]])
         lines.append([*cells, row["source"]])
     widths = [max(map(len, column)) for column in list(zip(*lines, strict=True))[:-1]]
-    columns = shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
+    columns = shutil.get_terminal_size().columns if sys.stdout is not None and sys.stdout.isatty() else 0
     for line in lines:
         text = "  ".join(cell.ljust(width) for cell, width in zip(line, [*widths, 0], strict=True)).rstrip()
         typer.echo(text if not columns or len(text) <= columns else f"{text[: columns - 1]}…")
