@@ -31,33 +31,35 @@ auto span_of(const Array& array) {
   return std::span(array.data(), array.size());
 }
 
-PackedMatrix shape_of(const std::string& type, int bits, std::size_t rows, std::size_t cols) {
+PackedMatrix shape_of(const std::string& type, int weight_bits, std::size_t rows, std::size_t cols) {
   constexpr std::size_t most = std::numeric_limits<std::uint32_t>::max();
   if (rows > most || cols > most) {
     throw Error(ErrorKind::invalid_input, "a matrix of " + std::to_string(rows) + " x " + std::to_string(cols) +
                                               ": expected at most 2^32 - 1 rows and columns");
   }
-  return {nullptr, static_cast<std::uint32_t>(rows), static_cast<std::uint32_t>(cols), packed_format(type, bits), 1.0F};
+  return {nullptr, static_cast<std::uint32_t>(rows), static_cast<std::uint32_t>(cols), packed_format(type, weight_bits),
+          1.0F};
 }
 
-std::size_t packed_bytes(const std::string& type, int bits, std::size_t rows, std::size_t cols) {
-  return shape_of(type, bits, rows, cols).bytes();
+std::size_t packed_bytes(const std::string& type, int weight_bits, std::size_t rows, std::size_t cols) {
+  return shape_of(type, weight_bits, rows, cols).bytes();
 }
 
-float pack_into(const std::string& type, int bits, const Read<std::uint8_t>& source, std::size_t rows, std::size_t cols,
-                const Write<std::uint8_t>& out) {
-  if (out.size() != packed_bytes(type, bits, rows, cols)) {
-    throw Error(ErrorKind::invalid_input, "out: expected " + std::to_string(packed_bytes(type, bits, rows, cols)) +
+float pack_into(const std::string& type, int weight_bits, const Read<std::uint8_t>& source, std::size_t rows,
+                std::size_t cols, const Write<std::uint8_t>& out) {
+  if (out.size() != packed_bytes(type, weight_bits, rows, cols)) {
+    throw Error(ErrorKind::invalid_input, "out: expected " +
+                                              std::to_string(packed_bytes(type, weight_bits, rows, cols)) +
                                               " bytes, got " + std::to_string(out.size()));
   }
   const auto* from = reinterpret_cast<const std::byte*>(source.data());
   auto* to = reinterpret_cast<std::byte*>(out.data());
-  return without_gil([&] { return pack(type, bits, from, source.size(), rows, cols, to); });
+  return without_gil([&] { return pack(type, weight_bits, from, source.size(), rows, cols, to); });
 }
 
-PackedMatrix matrix_of(const Read<std::uint8_t>& data, const std::string& type, int bits, std::size_t rows,
+PackedMatrix matrix_of(const Read<std::uint8_t>& data, const std::string& type, int weight_bits, std::size_t rows,
                        std::size_t cols, float multiplier) {
-  PackedMatrix matrix = shape_of(type, bits, rows, cols);
+  PackedMatrix matrix = shape_of(type, weight_bits, rows, cols);
   matrix.data = reinterpret_cast<const std::byte*>(data.data());
   matrix.multiplier = multiplier;
   if (data.size() != matrix.bytes()) {
@@ -70,9 +72,9 @@ PackedMatrix matrix_of(const Read<std::uint8_t>& data, const std::string& type, 
   return matrix;
 }
 
-void unpack_into(const Read<std::uint8_t>& data, const std::string& type, int bits, float multiplier,
+void unpack_into(const Read<std::uint8_t>& data, const std::string& type, int weight_bits, float multiplier,
                  const Table<float>& out) {
-  const PackedMatrix matrix = matrix_of(data, type, bits, out.shape(0), out.shape(1), multiplier);
+  const PackedMatrix matrix = matrix_of(data, type, weight_bits, out.shape(0), out.shape(1), multiplier);
   for (std::size_t row = 0; row < out.shape(0); ++row) unpack_row(matrix, row, out.data() + row * out.shape(1));
 }
 
@@ -90,9 +92,9 @@ class Owner {
     return *program_;
   }
 
-  std::size_t add_matrix(const Read<std::uint8_t>& data, const std::string& type, int bits, std::size_t rows,
+  std::size_t add_matrix(const Read<std::uint8_t>& data, const std::string& type, int weight_bits, std::size_t rows,
                          std::size_t cols, float multiplier) {
-    const std::size_t index = program().add_matrix(matrix_of(data, type, bits, rows, cols, multiplier));
+    const std::size_t index = program().add_matrix(matrix_of(data, type, weight_bits, rows, cols, multiplier));
     held_.push_back(nb::cast(data));
     return index;
   }
@@ -136,10 +138,10 @@ Vector vector_index(std::int64_t index) {
 }  // namespace
 
 void bind_llm(nb::module_& m) {
-  m.def("packed_bytes", &packed_bytes, nb::arg("type"), nb::arg("bits"), nb::arg("rows"), nb::arg("cols"));
-  m.def("pack", &pack_into, nb::arg("type"), nb::arg("bits"), nb::arg("source"), nb::arg("rows"), nb::arg("cols"),
-        nb::arg("out"));
-  m.def("unpack", &unpack_into, nb::arg("data"), nb::arg("type"), nb::arg("bits"), nb::arg("multiplier"),
+  m.def("packed_bytes", &packed_bytes, nb::arg("type"), nb::arg("weight_bits"), nb::arg("rows"), nb::arg("cols"));
+  m.def("pack", &pack_into, nb::arg("type"), nb::arg("weight_bits"), nb::arg("source"), nb::arg("rows"),
+        nb::arg("cols"), nb::arg("out"));
+  m.def("unpack", &unpack_into, nb::arg("data"), nb::arg("type"), nb::arg("weight_bits"), nb::arg("multiplier"),
         nb::arg("out"));
   nb::class_<Owner>(m, "Program")
       .def(nb::init<const std::string&, std::size_t, std::size_t, std::size_t, std::size_t, std::size_t, std::size_t,
@@ -148,7 +150,7 @@ void bind_llm(nb::module_& m) {
            nb::arg("n_kv_heads"), nb::arg("head_dim"), nb::arg("int8"), nb::arg("spike"))
       .def(
           "add_buffer", [](Owner& o, std::size_t width) { return o.program().add_buffer(width); }, nb::arg("width"))
-      .def("add_matrix", &Owner::add_matrix, nb::arg("data"), nb::arg("type"), nb::arg("bits"), nb::arg("rows"),
+      .def("add_matrix", &Owner::add_matrix, nb::arg("data"), nb::arg("type"), nb::arg("weight_bits"), nb::arg("rows"),
            nb::arg("cols"), nb::arg("multiplier"))
       .def(
           "add_vector", [](Owner& o, const Read<float>& values) { return o.program().add_vector(span_of(values)); },

@@ -127,12 +127,12 @@ Blob blocks_of(const Type& type, std::mt19937& random, std::size_t n) {
 }
 
 struct Packed {
-  Packed(std::string_view type, int bits, const std::byte* source, std::size_t size, std::size_t rows,
+  Packed(std::string_view type, int weight_bits, const std::byte* source, std::size_t size, std::size_t rows,
          std::size_t cols) {
-    matrix = {nullptr, static_cast<std::uint32_t>(rows), static_cast<std::uint32_t>(cols), packed_format(type, bits),
-              1};
+    matrix = {nullptr, static_cast<std::uint32_t>(rows), static_cast<std::uint32_t>(cols),
+              packed_format(type, weight_bits), 1};
     data.assign(matrix.bytes(), std::byte{0xA5});  // pack() must not rely on zeros
-    matrix.multiplier = pack(type, bits, source, size, rows, cols, data.data());
+    matrix.multiplier = pack(type, weight_bits, source, size, rows, cols, data.data());
     matrix.data = data.data();
   }
   std::vector<float> row(std::size_t i) const {
@@ -144,9 +144,9 @@ struct Packed {
   Blob data;
 };
 
-Packed packed_floats(const std::vector<float>& x, std::size_t rows, int bits) {
+Packed packed_floats(const std::vector<float>& x, std::size_t rows, int weight_bits) {
   const std::size_t size = x.size() * sizeof(float);
-  return {"F32", bits, reinterpret_cast<const std::byte*>(x.data()), size, rows, x.size() / rows};
+  return {"F32", weight_bits, reinterpret_cast<const std::byte*>(x.data()), size, rows, x.size() / rows};
 }
 
 }  // namespace
@@ -224,11 +224,13 @@ TEST(llm_pack_half_and_brain_floats_as_their_values_in_float) {
     brains[i] = static_cast<std::uint16_t>(std::bit_cast<std::uint32_t>(x[i]) >> 16U);
     of_brains[i] = std::bit_cast<float>(static_cast<std::uint32_t>(brains[i]) << 16U);
   }
-  for (const int bits : {4, 8}) {
+  for (const int weight_bits : {4, 8}) {
     const auto* half_bytes = reinterpret_cast<const std::byte*>(halves.data());
     const auto* brain_bytes = reinterpret_cast<const std::byte*>(brains.data());
-    CHECK(Packed("F16", bits, half_bytes, x.size() * 2, 2, cols).data == packed_floats(of_halves, 2, bits).data);
-    CHECK(Packed("BF16", bits, brain_bytes, x.size() * 2, 2, cols).data == packed_floats(of_brains, 2, bits).data);
+    CHECK(Packed("F16", weight_bits, half_bytes, x.size() * 2, 2, cols).data ==
+          packed_floats(of_halves, 2, weight_bits).data);
+    CHECK(Packed("BF16", weight_bits, brain_bytes, x.size() * 2, 2, cols).data ==
+          packed_floats(of_brains, 2, weight_bits).data);
   }
 }
 
@@ -236,7 +238,7 @@ TEST(llm_pack_refuses_floats_that_no_scale_reaches) {
   for (const float bad : {std::numeric_limits<float>::infinity(), std::numeric_limits<float>::quiet_NaN(), -1e30F}) {
     std::vector<float> x(64, 0.5F);
     x[40] = bad;
-    for (const int bits : {4, 8}) CHECK_THROWS(headrace::Error, packed_floats(x, 1, bits));
+    for (const int weight_bits : {4, 8}) CHECK_THROWS(headrace::Error, packed_floats(x, 1, weight_bits));
   }
 }
 

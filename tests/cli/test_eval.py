@@ -17,7 +17,7 @@ TEXT = "The quick brown fox jumps over the lazy dog. 0123456789, and again: the 
 @pytest.fixture
 def run(tmp_path, monkeypatch):
     monkeypatch.setenv("HEADRACE_CACHE", str(tmp_path / "cache"))
-    model = save_language_model(tmp_path / "tiny.gguf")
+    model = save_language_model(tmp_path / "tiny.gguf", kind="F32")
     (tmp_path / "text.txt").write_text(TEXT, "utf-8")
 
     def call(what, *options, text="text.txt"):
@@ -45,6 +45,7 @@ def test_kl(run):
     native = run("kl", "--json", "--tokens", "40")
     assert 0 <= exact["mean_kl"] < rounded["mean_kl"]
     assert native["mean_kl"] < 0.05
+    assert native["mean_kl"] < run("kl", "--json", "--tokens", "40", "--weight-bits", "4")["mean_kl"]
     assert native["tokens"] == 39 - 1
     text = run("kl", "--executor", "int8", "--kv", "int8")
     assert f"{rounded['mean_kl']:.6f}" in text

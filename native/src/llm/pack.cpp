@@ -289,12 +289,12 @@ const Type& find(std::string_view name) {
   throw Error(ErrorKind::invalid_input, "no kernel reads weights of type " + std::string(name));
 }
 
-Type with_bits(const Type& type, int bits) {
-  if (bits != 4 && bits != 8) {
-    throw Error(ErrorKind::invalid_input, "expected 4 or 8 bits, got " + std::to_string(bits));
+Type with_bits(const Type& type, int weight_bits) {
+  if (weight_bits != 4 && weight_bits != 8) {
+    throw Error(ErrorKind::invalid_input, "weight_bits: expected 4 or 8, got " + std::to_string(weight_bits));
   }
   Type chosen = type;
-  if (type.block == 1 && bits == 4) {
+  if (type.block == 1 && weight_bits == 4) {
     chosen.format = q4_affine;
     chosen.decode = type.name == "F32"   ? quantise4<float_at>
                     : type.name == "F16" ? quantise4<f16_at>
@@ -361,8 +361,8 @@ unsigned code_at(const std::byte* block, Codes codes, std::size_t row, std::size
 
 }  // namespace
 
-Format packed_format(std::string_view type, int bits) {
-  return with_bits(find(type), bits).format;
+Format packed_format(std::string_view type, int weight_bits) {
+  return with_bits(find(type), weight_bits).format;
 }
 
 std::size_t source_bytes(std::string_view type, std::size_t rows, std::size_t cols) {
@@ -379,9 +379,9 @@ std::size_t source_bytes(std::string_view type, std::size_t rows, std::size_t co
   return rows * row;
 }
 
-float pack(std::string_view type, int bits, const std::byte* source, std::size_t size, std::size_t rows,
+float pack(std::string_view type, int weight_bits, const std::byte* source, std::size_t size, std::size_t rows,
            std::size_t cols, std::byte* out) {
-  const Type found = with_bits(find(type), bits);
+  const Type found = with_bits(find(type), weight_bits);
   if (const std::size_t expected = source_bytes(type, rows, cols); size != expected) {
     throw Error(ErrorKind::invalid_input, std::string(type) + " weights of " + std::to_string(rows) + " x " +
                                               std::to_string(cols) + " take " + std::to_string(expected) +

@@ -7,7 +7,7 @@ import enum
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 
 import typer
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from headrace.llm.formats.checkpoint import Checkpoint
     from headrace.llm.trace import Trace
 
-__all__ = ["ExecutorName", "KvName", "Subject", "command", "kl", "opened", "perplexity"]
+__all__ = ["ExecutorName", "KvName", "Subject", "command", "opened"]
 
 _EXAMPLES = {
     "perplexity": ("smollm2", "./model.gguf --text book.txt --context 2048"),
@@ -66,6 +66,13 @@ class ActivationsName(enum.StrEnum):
     int8x2 = "int8x2"
 
 
+class WeightBitsName(enum.StrEnum):
+    """Bits of weights."""
+
+    eight = "8"
+    four = "4"
+
+
 Model = Annotated[str, typer.Argument(metavar="MODEL", help=MODEL_HELP, autocompletion=references)]
 Text = Annotated[
     Path | None, typer.Option(metavar="FILE", help="UTF-8 text. Default: a varied one that comes with Headrace.")
@@ -75,6 +82,9 @@ Tokens = Annotated[int, typer.Option(metavar="N", min=0, help="Stop after that m
 Who = Annotated[ExecutorName, typer.Option(help="What runs the model; int8 is the reference with rounded inputs.")]
 Kv = Annotated[KvName, typer.Option(help="How keys and values are kept.")]
 Activations = Annotated[ActivationsName, typer.Option(help="How the native executor rounds what it multiplies with.")]
+WeightBits = Annotated[
+    WeightBitsName, typer.Option(help="Of matrices that the file holds as floats, as the native executor packs them.")
+]
 Threads = Annotated[int, typer.Option(metavar="N", min=0, help="Threads of the native executor; 0: one a CPU.")]
 Repo = Annotated[
     Path | None, typer.Option(metavar="DIR", envvar="HEADRACE_REPO", help="Model repository. Default: ./models.")
@@ -82,57 +92,57 @@ Repo = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 
-@command.command("perplexity", epilog=_epilog("perplexity"))
-def perplexity(
-    model: Model,
-    text: Text = None,
-    context: Context = 1024,
-    tokens: Tokens = 0,
-    executor: Who = ExecutorName.native,
-    kv: Kv = KvName.f16,
-    activations: Activations = ActivationsName.mixed,
-    threads: Threads = 0,
-    repo: Repo = None,
-    as_json: Json = False,
-) -> None:
+Measure: TypeAlias = "Callable[[Subject, Executor, Callable[[int], None]], tuple[Perplexity | Divergence, str]]"
+
+
+def _add(name: str, measure: Measure) -> None:
+    """The command of that name: `measure` in, given what runs the model and told how many tokens are done, what it
+    found and says of it out."""
+
+    @command.command(name, help=measure.__doc__, epilog=_epilog(name))
+    def run(
+        model: Model,
+        text: Text = None,
+        context: Context = 1024,
+        tokens: Tokens = 0,
+        executor: Who = ExecutorName.native,
+        kv: Kv = KvName.f16,
+        activations: Activations = ActivationsName.mixed,
+        weight_bits: WeightBits = WeightBitsName.eight,
+        threads: Threads = 0,
+        repo: Repo = None,
+        as_json: Json = False,
+    ) -> None:
+        with opened(model, repo, text, context, tokens) as subject:
+            runner = subject.executor(executor, kv, activations, weight_bits, threads)
+            with contextlib.closing(runner), _bar(subject.n_predictions, as_json) as advance:
+                found, lines = measure(subject, runner, advance)
+        _print(found, lines, as_json)
+
+
+def _perplexity(subject: Subject, runner: Executor, advance: Callable[[int], None]) -> tuple[Perplexity, str]:
     """How well the model predicts a text: exp of the mean surprise; lower is better."""
     from headrace.llm import evaluate
 
-    with opened(model, repo, text, context, tokens) as subject:
-        runner = subject.executor(executor, kv, activations, threads)
-        with contextlib.closing(runner), _bar(subject.n_predictions, as_json) as advance:
-            found = evaluate.perplexity(runner, subject.windows, progress=advance)
-    _print(found, f"perplexity {found.perplexity:.4f} +- {found.error:.4f} over {found.tokens} tokens", as_json)
+    found = evaluate.perplexity(runner, subject.windows, progress=advance)
+    return found, f"perplexity {found.perplexity:.4f} +- {found.error:.4f} over {found.tokens} tokens"
 
 
-@command.command("kl", epilog=_epilog("kl"))
-def kl(
-    model: Model,
-    text: Text = None,
-    context: Context = 1024,
-    tokens: Tokens = 0,
-    executor: Who = ExecutorName.native,
-    kv: Kv = KvName.f16,
-    activations: Activations = ActivationsName.mixed,
-    threads: Threads = 0,
-    repo: Repo = None,
-    as_json: Json = False,
-) -> None:
+def _kl(subject: Subject, runner: Executor, advance: Callable[[int], None]) -> tuple[Divergence, str]:
     """How far an executor's distributions are from those of the same weights run as exact floats."""
     from headrace.llm import evaluate
 
-    with opened(model, repo, text, context, tokens) as subject:
-        runner, truth = subject.executor(executor, kv, activations, threads), subject.reference()
-        closing = contextlib.closing
-        with closing(runner), closing(truth), _bar(subject.n_predictions, as_json) as advance:
-            found = evaluate.divergence(runner, truth, subject.windows, progress=advance)
-    _print(
-        found,
+    with contextlib.closing(subject.reference()) as truth:
+        found = evaluate.divergence(runner, truth, subject.windows, progress=advance)
+    return found, (
         f"KL to the exact model: mean {found.mean_kl:.6f}, 99 % below {found.p99_kl:.6f}, max {found.max_kl:.6f} nats\n"
         f"same likeliest token {100 * found.same_top1:.2f} % of {found.tokens}\n"
-        f"perplexity {found.perplexity:.4f}, exact {found.reference_perplexity:.4f}",
-        as_json,
+        f"perplexity {found.perplexity:.4f}, exact {found.reference_perplexity:.4f}"
     )
+
+
+_add("perplexity", _perplexity)
+_add("kl", _kl)
 
 
 @dataclass(frozen=True)
@@ -153,7 +163,14 @@ class Subject:
 
         return -(-max(map(len, self.windows)) // PAGE_TOKENS)
 
-    def executor(self, name: ExecutorName, kv: KvName, activations: ActivationsName, threads: int) -> Executor:
+    def executor(
+        self,
+        name: ExecutorName,
+        kv: KvName,
+        activations: ActivationsName,
+        weight_bits: WeightBitsName,
+        threads: int,
+    ) -> Executor:
         """The one that is measured."""
         if name is not ExecutorName.native:
             kept: Literal["float16", "int8"] = "float16" if kv is KvName.f16 else "int8"
@@ -167,6 +184,7 @@ class Subject:
             threads=threads or None,
             kv_type=kv.value,
             activations=activations.value,
+            weight_bits=8 if weight_bits is WeightBitsName.eight else 4,
         )
 
     def reference(self, simulate_int8: bool = False, kv: Literal["exact", "float16", "int8"] = "exact") -> Executor:

@@ -27,7 +27,7 @@ from headrace.llm.chat import Chat
 from headrace.llm.execution import PAGE_TOKENS, Executor
 from headrace.llm.generation import Generation
 from headrace.llm.grammar import GrammarFactory
-from headrace.llm.kernels import Activations, KvType, NativeExecutor, Progress
+from headrace.llm.kernels import Activations, KvType, NativeExecutor, Progress, WeightBits
 from headrace.llm.kv import KvCache, make_policy
 from headrace.llm.loader import load_model
 from headrace.llm.loop import Loop
@@ -110,6 +110,7 @@ class Engine:
         n_pages: int | None = None,
         kv_type: KvType = "f16",
         activations: Activations = "mixed",
+        weight_bits: WeightBits = 8,
         isa: str = "",
         chat_template: str | None = None,
         name: str = "",
@@ -129,6 +130,7 @@ class Engine:
             kv_type: How they are kept, "f16" or "int8".
             activations: How what matrices are multiplied with is rounded, "int8", "mixed" or "int8x2": from the
                 fastest, which is as far from the exact model as other engines are, to exact (`docs/perplexity.md`).
+            weight_bits: Of matrices that the file holds as floats, quantised as they are packed: 8 or 4.
             isa: Instruction set of the kernels, e.g. "avx2"; "": `$HEADRACE_ISA`, else the best there is.
             chat_template: In place of the file's own.
             name: In metrics; "": the file's.
@@ -154,6 +156,7 @@ class Engine:
                 max_tokens=chosen.step_tokens,
                 kv_type=kv_type,
                 activations=activations,
+                weight_bits=weight_bits,
                 isa=isa,
                 progress=progress,
             )

@@ -23,7 +23,7 @@ from headrace.llm.trace import Attention, Embed, Gated, Linear, Logits, Trace, W
 from headrace.llm.weight_file import Writer
 from headrace.llm.weights import WeightCache
 
-__all__ = ["Activations", "KvType", "NativeExecutor", "Progress", "packed_size"]
+__all__ = ["Activations", "KvType", "NativeExecutor", "Progress", "WeightBits", "packed_size"]
 
 Activations: TypeAlias = Literal["int8", "mixed", "int8x2"]
 
@@ -31,6 +31,8 @@ SPIKES: dict[str, float] = {"int8": float("inf"), "mixed": 3.0, "int8x2": 0.0}
 """From how many times its row's root mean square on a block's largest activation gives the block a second int8 code."""
 
 KvType: TypeAlias = Literal["f16", "int8"]
+
+WeightBits: TypeAlias = Literal[4, 8]
 
 LAYOUT = "strips 1"
 """Changes whenever packed bytes do, so that weights packed by an older version are not taken for today's."""
@@ -51,7 +53,7 @@ class NativeExecutor:
         activations: How what matrices are multiplied with is rounded, 32 numbers with a scale of their own: "int8" to
             one code each, as most engines do; "int8x2" to two, some 15 bits; "mixed" to two where a number stands out
             of its row, which is where nearly all of the error comes from.
-        bits: Bits of matrices that the file holds as floats: 8 or 4. Quantised ones keep their codes.
+        weight_bits: Of matrices that the file holds as floats, 8 or 4. Quantised ones keep their codes.
         isa: Instruction set, e.g. "avx2"; default: `$HEADRACE_ISA`, else the best there is.
         cache: Where packed weights are kept; default: the user's cache.
         progress: Called with matrices packed so far and in all while weights are packed for the first time.
@@ -69,7 +71,7 @@ class NativeExecutor:
         max_tokens: int = 512,
         kv_type: KvType = "f16",
         activations: Activations = "mixed",
-        bits: Literal[4, 8] = 8,
+        weight_bits: WeightBits = 8,
         isa: str = "",
         cache: WeightCache | None = None,
         progress: Progress | None = None,
@@ -81,6 +83,8 @@ class NativeExecutor:
             raise InvalidInput(f"kv_type: expected 'f16' or 'int8', got {kv_type!r}")
         if activations not in SPIKES:
             raise InvalidInput(f"activations: expected one of {', '.join(map(repr, SPIKES))}, got {activations!r}")
+        if weight_bits not in (4, 8):
+            raise InvalidInput(f"weight_bits: expected 4 or 8, got {weight_bits!r}")
         self._n_pages, self._max_tokens = n_pages, max_tokens
         self._program: Any = _native.Program(
             isa,
@@ -93,7 +97,7 @@ class NativeExecutor:
             kv_type == "int8",
             SPIKES[activations],
         )
-        weights = _Weights(self._program, checkpoint, matrices(trace), bits, cache or WeightCache(), progress)
+        weights = _Weights(self._program, checkpoint, matrices(trace), weight_bits, cache or WeightCache(), progress)
         lower(trace, self._program, weights)
         self._program.finish()
         logits = trace.ops[-1]
@@ -172,12 +176,12 @@ def matrices(trace: Trace) -> list[Weight]:
     return list(found)
 
 
-def packed_size(trace: Trace, checkpoint: Checkpoint, bits: Literal[4, 8] = 8) -> int:
+def packed_size(trace: Trace, checkpoint: Checkpoint, weight_bits: WeightBits = 8) -> int:
     """Bytes that the matrices of a trace take packed; raises `LoadFailed` naming one that cannot be."""
     total = 0
     for weight in matrices(trace):
         try:
-            total += _native.packed_bytes(checkpoint.tensors[weight.name].type, bits, weight.rows, weight.cols)
+            total += _native.packed_bytes(checkpoint.tensors[weight.name].type, weight_bits, weight.rows, weight.cols)
         except InvalidInput as error:
             raise LoadFailed(f"{checkpoint.path}: tensor {weight.name!r}: {error}") from error
     return total
@@ -191,14 +195,14 @@ class _Weights:
         program: Any,
         checkpoint: Checkpoint,
         wanted: list[Weight],
-        bits: int,
+        weight_bits: WeightBits,
         cache: WeightCache,
         progress: Progress | None,
     ) -> None:
-        self._program, self._checkpoint, self._bits = program, checkpoint, bits
+        self._program, self._checkpoint, self._weight_bits = program, checkpoint, weight_bits
         self._matrices: dict[Weight, int] = {}
         self._vectors: dict[str, int] = {"": -1}
-        key = cache.key(checkpoint.files, f"{LAYOUT} {bits}")
+        key = cache.key(checkpoint.files, f"{LAYOUT} {weight_bits}")
         self._packed = cache.open(key, lambda writer: self._pack(writer, wanted, progress), label=checkpoint.path)
         self._multipliers = self._packed["multipliers"].view(np.float32)
         self._order = {weight: i for i, weight in enumerate(wanted)}
@@ -209,7 +213,7 @@ class _Weights:
             data = self._packed[_blob(weight)]
             multiplier = float(self._multipliers[self._order[weight]])
             self._matrices[weight] = self._program.add_matrix(
-                data, kind, self._bits, weight.rows, weight.cols, multiplier
+                data, kind, self._weight_bits, weight.rows, weight.cols, multiplier
             )
         return self._matrices[weight]
 
@@ -233,8 +237,8 @@ class _Weights:
         row_bytes = info.data.size // info.shape[0]
         source = info.data[weight.first * row_bytes : (weight.first + weight.rows) * row_bytes]
         try:
-            out = np.empty(_native.packed_bytes(info.type, self._bits, weight.rows, weight.cols), np.uint8)
-            return out, _native.pack(info.type, self._bits, source, weight.rows, weight.cols, out)
+            out = np.empty(_native.packed_bytes(info.type, self._weight_bits, weight.rows, weight.cols), np.uint8)
+            return out, _native.pack(info.type, self._weight_bits, source, weight.rows, weight.cols, out)
         except InvalidInput as error:
             raise LoadFailed(f"{self._checkpoint.path}: tensor {weight.name!r}: {error}") from error
 

@@ -34,18 +34,18 @@ END_ID = 258
 MERGES = ("Ġ t", "h e", "Ġt he", "i n", "Ġ a", "e r")
 
 
-def save_language_model(path: Path, *, seed: int = 0, context: int = 512) -> Path:
-    """Write the model to `path` and return it."""
+def save_language_model(path: Path, *, seed: int = 0, context: int = 512, kind: str = "Q8_0") -> Path:
+    """Write the model to `path`, its matrices as the tensor type `kind`, and return it."""
     random = np.random.default_rng(seed)
     tokens = [*_byte_names(), *SPECIALS, *(merge.replace(" ", "") for merge in MERGES)]
 
     def matrix(rows: int, cols: int, scale: float = 1.0) -> tuple[str, Any]:
-        return "Q8_0", (random.standard_normal((rows, cols)) * scale / np.sqrt(cols)).astype(np.float32)
+        return kind, (random.standard_normal((rows, cols)) * scale / np.sqrt(cols)).astype(np.float32)
 
     def ones(n: int) -> tuple[str, Any]:
         return "F32", np.ones(n, np.float32)
 
-    kind, output = matrix(len(tokens), WIDTH, 6.0)
+    _, output = matrix(len(tokens), WIDTH, 6.0)
     speakable = [32 <= byte < 127 for byte in range(256)] + [False] * len(SPECIALS) + [True] * len(MERGES)
     output[~np.array(speakable)] = 0
     tensors = {"token_embd.weight": matrix(len(tokens), WIDTH, 8.0), "output.weight": (kind, output)}

@@ -12,6 +12,8 @@ import pytest
 
 from headrace.errors import ConfigError, InvalidInput, LoadFailed
 from headrace.llm.engine import Engine
+from headrace.llm.evaluate import divergence, windows
+from headrace.llm.kernels import NativeExecutor, packed_size
 from headrace.llm.loader import load_model
 from headrace.llm.params import Grammar, SamplingParams, Usage
 from headrace.llm.reference import ReferenceExecutor
@@ -149,6 +151,30 @@ def test_the_reference_gives_the_same_text_whatever_else_runs(model: Path) -> No
                 answers.append([engine.generate(prompt, params).collect()[0].tokens for prompt in prompts])
     assert answers[0] == answers[1]
     checkpoint.close()
+
+
+def test_float_weights_of_4_bits_take_less_and_stay_close(tmp_path: Path) -> None:
+    path = save_language_model(tmp_path / "floats.gguf", kind="F16")
+    checkpoint, _, trace = load_model(path)
+    assert packed_size(trace, checkpoint, 4) < 0.6 * packed_size(trace, checkpoint, 8)
+    cut = windows([(7 * i) % 90 + 33 for i in range(200)], 100)
+    exact = ReferenceExecutor(trace, checkpoint, n_pages=7)
+    kl = {}
+    for weight_bits in (8, 4):
+        rounded = NativeExecutor(trace, checkpoint, n_pages=7, threads=1, weight_bits=weight_bits)
+        kl[weight_bits] = divergence(rounded, exact, cut).mean_kl
+        rounded.close()
+    checkpoint.close()
+    assert 0 < kl[8] < kl[4] / 10 < 0.05
+    with Engine.load(path, weight_bits=4) as four, Engine.load(path) as eight:
+        assert not np.array_equal(four.logits([65, 66]), eight.logits([65, 66]))
+    with pytest.raises(InvalidInput, match="weight_bits: expected 4 or 8, got 3"):
+        Engine.load(path, weight_bits=3)
+
+
+def test_weights_that_are_quantised_in_the_file_keep_their_codes(engine: Engine, model: Path) -> None:
+    with Engine.load(model, weight_bits=4) as four:
+        np.testing.assert_array_equal(four.logits([65, 66]), engine.logits([65, 66]))
 
 
 def test_files_that_are_no_models(tmp_path: Path, model: Path) -> None:

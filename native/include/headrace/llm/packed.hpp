@@ -75,14 +75,14 @@ struct PackedMatrix {
   [[nodiscard]] std::size_t bytes() const { return strips() * strip_bytes(); }
 };
 
-/// The format a file type is packed into; `bits` (4 or 8) chooses for float types, which are quantised on the way.
-/// Throws invalid_input for a type that cannot be packed.
-Format packed_format(std::string_view type, int bits = 8);
+/// The format a file type is packed into; `weight_bits` (4 or 8) chooses for float types, which are quantised on the
+/// way. Throws invalid_input for a type that cannot be packed.
+Format packed_format(std::string_view type, int weight_bits = 8);
 
-/// Pack `rows` x `cols` weights of the GGUF type `type` into `out` (packed bytes for packed_format(type, bits), zeroed
-/// or not) and return the multiplier. Quantised types keep their codes exactly; their scales are rounded to float16
-/// where the file's are finer. Throws invalid_input when `source` is not as long as rows and cols say.
-float pack(std::string_view type, int bits, const std::byte* source, std::size_t source_bytes, std::size_t rows,
+/// Pack `rows` x `cols` weights of the GGUF type `type` into `out` (packed bytes for packed_format(type, weight_bits),
+/// zeroed or not) and return the multiplier. Quantised types keep their codes exactly; their scales are rounded to
+/// float16 where the file's are finer. Throws invalid_input when `source` is not as long as rows and cols say.
+float pack(std::string_view type, int weight_bits, const std::byte* source, std::size_t source_bytes, std::size_t rows,
            std::size_t cols, std::byte* out);
 
 /// One row as float32[cols].

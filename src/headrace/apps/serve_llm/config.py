@@ -26,6 +26,7 @@ class LlmConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         kv_bytes: Room for keys and values of all answers.
         kv_type: How keys and values are kept.
         activations: How what matrices are multiplied with is rounded.
+        weight_bits: Of matrices that the file holds as floats.
         max_batch: Answers that are computed at once.
         max_queue: Answers that wait; one more is refused with 429.
         step_tokens: Most tokens of one step.
@@ -41,6 +42,7 @@ class LlmConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     kv_bytes: Count | None = None
     kv_type: Literal["f16", "int8"] | None = None
     activations: Literal["int8", "mixed", "int8x2"] | None = None
+    weight_bits: Literal[4, 8] | None = None
     max_batch: Count | None = None
     max_queue: Count | None = None
     step_tokens: Count | None = None
