@@ -35,6 +35,13 @@ def test_what_is_expected_is_told_for_this_place_alone(served, place, body, expe
     assert error["message"].endswith(f"; expected {expected}")
 
 
+def _deep(levels):
+    return {
+        "type": "function",
+        "function": {"name": "f", "parameters": json.loads('{"a":' * levels + "1" + "}" * levels)},
+    }
+
+
 @pytest.mark.parametrize(
     ("body", "param", "says"),
     [
@@ -45,6 +52,10 @@ def test_what_is_expected_is_told_for_this_place_alone(served, place, body, expe
         (b'{"model":"tiny","messages":' + b"[" * 100_000, "messages[0]", "expected `object`"),
         ({"model": "tiny"}, "messages", "required, but missing"),
         (changed(messages=[]), "messages", "at least one"),
+        (changed(messages=[{"role": "user", "content": ""}] * 200_000), "messages", "at most 50000 values"),
+        (changed(tools=[_deep(200)]), "tools", "at most 100 levels"),
+        (changed(tools=[_deep(900)]), None, "nested too deeply"),
+        (changed(tools=[_deep(900)], tool_choice="required"), None, "nested too deeply"),
         (changed(messages="Hello"), "messages", "expected `array`"),
         (changed(messages=[{"role": "robot", "content": "x"}]), "messages[0].role", "expected system, developer"),
         (changed(messages=[{"content": "x"}]), "messages[0].role", "required, but missing"),

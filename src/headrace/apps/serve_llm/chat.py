@@ -130,8 +130,11 @@ async def _stream(
 
 
 def _plain(structs: Sequence[Struct]) -> list[dict[str, Any]]:
-    """Messages or tools as dictionaries, without what was left out."""
-    return [_without_null(msgspec.to_builtins(struct)) for struct in structs]
+    """Messages or tools as dictionaries, without what was left out. Raises `BadRequest` for what is too deep."""
+    try:
+        return [_without_null(msgspec.to_builtins(struct)) for struct in structs]
+    except RecursionError:
+        raise BadRequest("", "the body is nested too deeply") from None
 
 
 def _without_null(value: Any) -> Any:
