@@ -40,7 +40,7 @@ def build(definition: Definition, walked: Walk) -> bytes:
     arrays = {f.name: f for f in definition.fields if f.is_array}
     scope = {
         **intrinsics.namespace(),
-        **{f"array_{f.name}": intrinsics.array_at(f.dtype, f.shape) for f in arrays.values()},
+        **{f"array_s_{f.name}": intrinsics.array_at(f.dtype, f.shape) for f in arrays.values()},
         "array_observation": intrinsics.array_at(np.dtype(np.float32), (definition.spec.obs_size,)),
         "array_action": intrinsics.array_at(definition.spec.action.dtype, (definition.spec.action_size,)),
         "key_stream": _inlined(key_stream),
@@ -92,9 +92,10 @@ class _Translator:
         a float belongs is no other type of state."""
         kinds = {"f": "float64", "i": "int64", "b": "boolean"}
         fields = self.definition.fields
-        values = (f.name if f.is_array else f"{kinds[f.dtype.kind]}({f.name})" for f in fields)
-        scope: dict[str, Any] = {"Tuple": self.definition.state_type, **{k: getattr(_nb, k) for k in kinds.values()}}
-        exec(f"def State({', '.join(f.name for f in fields)}):\n    return Tuple({', '.join(values)})\n", scope)
+        values = (f.name if f.is_array else f"_{kinds[f.dtype.kind]}({f.name})" for f in fields)
+        scope: dict[str, Any] = {"_Tuple": self.definition.state_type}
+        scope |= {f"_{kind}": getattr(_nb, kind) for kind in kinds.values()}  # no field begins with an underscore
+        exec(f"def State({', '.join(f.name for f in fields)}):\n    return _Tuple({', '.join(values)})\n", scope)
         return _inlined(scope["State"])
 
     def value(self, value: Any) -> Any:

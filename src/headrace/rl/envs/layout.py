@@ -1,7 +1,8 @@
 """Where the fields of n environments lie in one block of bytes: struct of arrays, each array on a cache line.
 
 In order: the episode number (int64), the steps of the episode (int32), how it ended (uint8: 0 running, 1 terminated,
-2 truncated, 3 both; waiting for a reset), then the fields of the state as declared.
+2 truncated, 3 both; waiting for a reset), then the fields of the state as declared. The names of the loop's own begin
+with an underscore, which those of a NamedTuple cannot.
 """
 
 from __future__ import annotations
@@ -20,9 +21,9 @@ __all__ = ["ALIGNMENT", "new_block", "row_bytes", "sections", "state_bytes", "vi
 ALIGNMENT = 64
 
 _HEADER = (
-    Field("episode", np.dtype(np.int64)),
-    Field("steps", np.dtype(np.int32)),
-    Field("ended", np.dtype(np.uint8)),
+    Field("_episode", np.dtype(np.int64)),
+    Field("_steps", np.dtype(np.int32)),
+    Field("_ended", np.dtype(np.uint8)),
 )
 
 
@@ -61,9 +62,8 @@ def views(definition: Definition, block: NDArray[np.uint8], n: int) -> dict[str,
             f"got {block.dtype}{list(block.shape)}"
         )
     found, at = {}, 0
-    for number, field in enumerate(sections(definition)):
+    for field in sections(definition):
         size = row_bytes(field) * n
-        name = f"_{field.name}" if number < len(_HEADER) else field.name
-        found[name] = block[at : at + size].view(field.dtype).reshape((n, *field.shape))
+        found[field.name] = block[at : at + size].view(field.dtype).reshape((n, *field.shape))
         at += _rounded(size)
     return found

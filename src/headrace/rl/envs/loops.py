@@ -38,7 +38,8 @@ def passes_actions_by_value(definition: Definition) -> bool:
 def _pointers(definition: Definition) -> list[str]:
     lines, at = [], "0"
     for field in sections(definition):
-        lines.append(f"    g_{field.name} = pointer_{field.dtype.name}(state, {at})")
+        name = f"g{field.name}" if field.name.startswith("_") else f"g_s_{field.name}"  # the loop's own, or a user's
+        lines.append(f"    {name} = pointer_{field.dtype.name}(state, {at})")
         at += f" + up64({row_bytes(field)} * n)"
     return lines
 
@@ -48,7 +49,7 @@ def _state(fields: tuple[Field, ...], source: str) -> str:
 
 
 def _array(field: Field) -> str:
-    return f"array_{field.name}(g_{field.name}, i * {row_bytes(field)})"
+    return f"array_s_{field.name}(g_s_{field.name}, i * {row_bytes(field)})"
 
 
 def _action(definition: Definition, where: str) -> str:
@@ -68,11 +69,11 @@ def _row(definition: Definition, pointer: str, where: str) -> str:
 
 
 def _store(definition: Definition, indent: str) -> list[str]:
-    return [f"{indent}g_{f.name}[i] = after.{f.name}" for f in definition.fields if not f.is_array]
+    return [f"{indent}g_s_{f.name}[i] = after.{f.name}" for f in definition.fields if not f.is_array]
 
 
 def _begin(definition: Definition) -> str:
-    before = _state(definition.fields, "g_{f}[i]")
+    before = _state(definition.fields, "g_s_{f}[i]")
     call = f"reset({before}, rng, PARAMS)" if definition.reset_takes_state else "reset(rng, PARAMS)"
     return "\n".join(
         [
@@ -85,7 +86,7 @@ def _begin(definition: Definition) -> str:
             "    g_ended[i] = 0",
             f"    after = {call}",
             *_store(definition, "    "),
-            f"    observe({_state(definition.fields, 'g_{f}[i]')}, PARAMS, {_row(definition, 'obs', 'i')})",
+            f"    observe({_state(definition.fields, 'g_s_{f}[i]')}, PARAMS, {_row(definition, 'obs', 'i')})",
             "",
         ]
     )
@@ -118,7 +119,7 @@ _ARGUMENTS = "state, n, seed, first, last, actions, obs, final_obs, reward, term
 
 def _one_by_one(definition: Definition) -> str:
     size = definition.spec.obs_size
-    here = _state(definition.fields, "g_{f}[i]")
+    here = _state(definition.fields, "g_s_{f}[i]")
     return "\n".join(
         [
             f"def one_by_one({_ARGUMENTS}):",
@@ -166,14 +167,14 @@ def _step(definition: Definition, speculate: bool) -> str:
     block = _block(definition)
     kind = definition.spec.action.dtype.name
     action = _action(definition, "j").replace("actions[", "b_actions[")
-    before = f"{_state(fields, 'b_{f}[ready[k]]')}, " if definition.reset_takes_state else ""
+    before = f"{_state(fields, 'b_s_{f}[ready[k]]')}, " if definition.reset_takes_state else ""
     return "\n".join(
         [
             f"def step_shard({_ARGUMENTS}):",
             *_pointers(definition),
             f"    rng = stack_uint64({STREAM_WORDS})",
-            *(f"    b_{f.name} = stack_{f.dtype.name}({block})" for f in fields),
-            *(f"    r_{f.name} = stack_{f.dtype.name}({block})" for f in fields),
+            *(f"    b_s_{f.name} = stack_{f.dtype.name}({block})" for f in fields),
+            *(f"    r_s_{f.name} = stack_{f.dtype.name}({block})" for f in fields),
             f"    b_steps = stack_int32({block})",
             f"    b_flags = stack_uint8({block})",
             f"    b_ended = stack_uint8({block})",
@@ -192,19 +193,19 @@ def _step(definition: Definition, speculate: bool) -> str:
             f"            one_by_one({_ARGUMENTS.replace('first, last', 'base, base + m')})",
             "            continue",
             "        for j in range(m):",
-            *(f"            b_{f.name}[j] = g_{f.name}[base + j]" for f in fields),
+            *(f"            b_s_{f.name}[j] = g_s_{f.name}[base + j]" for f in fields),
             "            b_steps[j] = g_steps[base + j]",
             f"        for j in range(m * {width}):",
             f"            b_actions[j] = actions[base * {width} + j]",
             "        for j in range(m):",
             "            count = b_steps[j] + 1",
             "            key_stream(rng, seed, base + j, g_episode[base + j], count)",
-            f"            after, gain, over = step({_state(fields, 'b_{f}[j]')}, {action}, rng, PARAMS)",
-            *(f"            b_{f.name}[j] = after.{f.name}" for f in fields),
+            f"            after, gain, over = step({_state(fields, 'b_s_{f}[j]')}, {action}, rng, PARAMS)",
+            *(f"            b_s_{f.name}[j] = after.{f.name}" for f in fields),
             "            b_steps[j] = count",
             "            b_reward[j] = gain",
             "            b_flags[j] = (1 if over else 0) | (2 if " + _truncates(definition) + " else 0)",
-            f"            observe({_state(fields, 'b_{f}[j]')}, PARAMS, {_row(definition, 'b_obs', 'j')})",
+            f"            observe({_state(fields, 'b_s_{f}[j]')}, PARAMS, {_row(definition, 'b_obs', 'j')})",
             "        n_ready = 0",
             "        if autoreset == 1:",
             "            for j in range(m):",
@@ -226,17 +227,17 @@ def _step(definition: Definition, speculate: bool) -> str:
             "            i = base + ready[k]",
             "            key_stream(rng, seed, i, g_episode[i] + 1, 0)",
             f"            after = reset({before}rng, PARAMS)",
-            *(f"            r_{f.name}[k] = after.{f.name}" for f in fields),
-            f"            observe({_state(fields, 'r_{f}[k]')}, PARAMS, {_row(definition, 'r_obs', 'k')})",
+            *(f"            r_s_{f.name}[k] = after.{f.name}" for f in fields),
+            f"            observe({_state(fields, 'r_s_{f}[k]')}, PARAMS, {_row(definition, 'r_obs', 'k')})",
             "        for k in range(n_ready):",
             "            j = ready[k]",
             "            g_episode[base + j] += 1",
             "            b_steps[j] = 0",
-            *(f"            b_{f.name}[j] = r_{f.name}[k]" for f in fields),
+            *(f"            b_s_{f.name}[j] = r_s_{f.name}[k]" for f in fields),
             f"            for q in range({size}):",
             f"                b_obs[j * {size} + q] = r_obs[k * {size} + q]",
             "        for j in range(m):",
-            *(f"            g_{f.name}[base + j] = b_{f.name}[j]" for f in fields),
+            *(f"            g_s_{f.name}[base + j] = b_s_{f.name}[j]" for f in fields),
             "            g_steps[base + j] = b_steps[j]",
             "            reward[base + j] = b_reward[j]",
             "            terminated[base + j] = b_flags[j] & 1",

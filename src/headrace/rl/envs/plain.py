@@ -6,6 +6,7 @@ draws.
 
 from __future__ import annotations
 
+import time
 import traceback
 from typing import Any
 
@@ -76,12 +77,12 @@ def sample_action(definition: Definition, rng: Any) -> Any:
     return [integers(rng, n) for n in space.nvec]
 
 
-def rehearse(definition: Definition, steps: int = 16) -> None:
-    """Run an environment for a few steps and look at everything it returns.
+def rehearse(definition: Definition, steps: int = 16, patience_s: float = 0.5) -> None:
+    """Run an environment for a few steps and look at everything it returns; fewer, but one, where they take long.
 
     Raises `InvalidInput` naming the function, and the line of the user's file where something was raised.
     """
-    env, actions = PlainEnv(definition), new_stream(1)
+    env, actions, until = PlainEnv(definition), new_stream(1), time.monotonic() + patience_s
     _run(definition, "reset", env.reset)
     _check_state(definition, "reset", env)
     for _ in range(steps):
@@ -103,6 +104,8 @@ def rehearse(definition: Definition, steps: int = 16) -> None:
             )
         if terminated or truncated:
             _run(definition, "reset", env.reset)
+        if time.monotonic() > until:
+            return
 
 
 def _run(definition: Definition, name: str, call: Any) -> Any:
