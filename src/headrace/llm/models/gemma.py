@@ -9,7 +9,8 @@ Gemma's "1 +" added, as GGUF files hold them.
 from __future__ import annotations
 
 from headrace.llm.config import ModelConfig
-from headrace.llm.models.rope import local_rope, rope
+from headrace.llm.models.layers import attend, decoder
+from headrace.llm.models.rope import local_rope
 from headrace.llm.models.tensors import Tensors
 from headrace.llm.trace import Rope, Trace, Value
 
@@ -18,40 +19,17 @@ __all__ = ["define"]
 
 def define(config: ModelConfig, tensors: Tensors) -> Trace:
     """Write the model down; `config.architecture` is "gemma2" or "gemma3"."""
-    trace = Trace()
-    turn_all = rope(config, tensors)
-    turn_window = local_rope(config) if config.architecture == "gemma3" else turn_all
-    x = trace.embed(tensors.matrix("token_embd.weight", config.vocab_size, config.width), config.width**0.5)
-    for layer, is_local in enumerate(config.local_layers):
-        x = _attention(trace, config, tensors, x, layer, turn_window if is_local else turn_all)
-        x = _feed_forward(trace, config, tensors, x, layer)
-    x = trace.norm(x, tensors.vector("output_norm.weight", config.width), config.norm_eps)
-    trace.logits(x, tensors.head(), config.logit_softcap)
-    return trace
+    local = local_rope(config) if config.architecture == "gemma3" else None
+    return decoder(config, tensors, _attention, _feed_forward, scale=config.width**0.5, local=local)
 
 
 def _attention(trace: Trace, config: ModelConfig, tensors: Tensors, x: Value, layer: int, turn: Rope) -> Value:
     blk, width, eps = f"blk.{layer}", config.width, config.norm_eps
     q_width, kv_width = config.n_heads * config.head_dim, config.n_kv_heads * config.head_dim
     rows = {"attn_q": q_width, "attn_k": kv_width, "attn_v": kv_width}
-    is_gemma3 = config.architecture == "gemma3"
     h = trace.norm(x, tensors.vector(f"{blk}.attn_norm.weight", width), eps)
     qkv = trace.linear(h, [tensors.matrix(f"{blk}.{name}.weight", n, width) for name, n in rows.items()])
-    heads = trace.attention(
-        qkv,
-        layer=layer,
-        n_heads=config.n_heads,
-        n_kv_heads=config.n_kv_heads,
-        head_dim=config.head_dim,
-        scale=config.attention_scale,
-        rope=turn,
-        q_norm=tensors.vector(f"{blk}.attn_q_norm.weight", config.head_dim) if is_gemma3 else "",
-        k_norm=tensors.vector(f"{blk}.attn_k_norm.weight", config.head_dim) if is_gemma3 else "",
-        norm_eps=eps,
-        window=config.windows[layer],
-        softcap=config.attention_softcap,
-    )
-    out = trace.linear(heads, [tensors.matrix(f"{blk}.attn_output.weight", width, q_width)])
+    out = attend(trace, config, tensors, qkv, layer, turn, head_norms=config.architecture == "gemma3")
     return trace.add(x, trace.norm(out, tensors.vector(f"{blk}.post_attention_norm.weight", width), eps))
 
 
