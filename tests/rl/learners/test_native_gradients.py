@@ -3,6 +3,7 @@ every head, activation and option."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -140,6 +141,15 @@ SPECS = {
 }
 # One step of plain gradients: the first moment without momentum is the gradient.
 PLAIN: dict[str, Any] = {"epochs": 1, "minibatches": 1, "adam_beta1": 0.0, "max_grad_norm": None}
+
+
+@pytest.fixture(autouse=True)
+def one_torch_thread() -> Iterator[None]:
+    """Networks this small only wait for a second one."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 def gradient_error(got: np.ndarray, expected: np.ndarray, spec: MlpSpec) -> float:

@@ -17,6 +17,8 @@ from headrace.errors import ConfigError, InvalidInput
 from headrace.rl.learners.a2c import A2cConfig, NativeA2c
 from headrace.rl.learners.ppo import NativePpo, PpoConfig
 from headrace.rl.policy import Categorical, Gaussian, MlpSpec, Policy, initial
+from headrace.rl.returns import gae
+from headrace.rl.trajectory import Trajectory
 
 SPEC = MlpSpec(4, (32, 20), "tanh", Categorical((2, 3)))
 CONTINUOUS = MlpSpec(3, (16,), "relu", Gaussian(2))
@@ -164,6 +166,23 @@ def test_leading_axes_and_layout_do_not_matter() -> None:
     assert bits(flat) == bits(shaped)
 
 
+def test_an_update_learns_from_generalised_advantages() -> None:
+    trajectory = Trajectory.empty(SPEC, n_envs=6, n_steps=10)
+    found = {name: array.reshape(10, 6, *array.shape[1:]) for name, array in steps(SPEC, 60).items()}
+    for name in ("obs", "actions", "log_probs", "values"):
+        getattr(trajectory, name)[...] = found[name]
+    trajectory.rewards[...] = found["returns"]
+    for name in ("terminated", "truncated"):
+        getattr(trajectory, name)[...] = np.random.default_rng(8).random((10, 6)) < 0.1
+    trajectory.final_values[...], trajectory.last_values[...] = 0.5, 0.3
+    config = PpoConfig(minibatches=4, gamma=0.9, gae_lambda=0.8)
+    whole, parts = learner(config=config, threads=1), learner(config=config, threads=1)
+    losses = whole.update(trajectory)
+    advantages, returns = gae(trajectory.steps, 0.9, 0.8, native=False)
+    assert parts.learn(**found | {"advantages": advantages, "returns": returns}) == losses
+    assert bits(whole) == bits(parts)
+
+
 def test_divergence_ends_an_update_before_the_step() -> None:
     config = PpoConfig(learning_rate=0.01, epochs=10, minibatches=2, target_kl=0.02)
     one = learner(config=config, threads=2)
@@ -208,6 +227,7 @@ def test_schedules_go_to_nothing() -> None:
         (PpoConfig, "target_kl", -1.0),
         (PpoConfig, "adam_beta2", 1.0),
         (PpoConfig, "entropy_schedule", "exponential"),
+        (PpoConfig, "normalise_advantages", "no"),
         (A2cConfig, "gae_lambda", -0.1),
         (A2cConfig, "max_grad_norm", math.inf),
         (A2cConfig, "learning_rate_schedule", None),

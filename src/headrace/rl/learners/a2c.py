@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from headrace.rl.learners.native import NativeLearner
-from headrace.rl.learners.settings import Schedule, check_number, check_schedule, scheduled
+from headrace.rl.learners.settings import Schedule, check_flag, check_number, check_schedule, scheduled
 from headrace.rl.policy import Floats, MlpSpec
 
 __all__ = ["A2cConfig", "NativeA2c"]
@@ -45,6 +45,7 @@ class A2cConfig:
             check_number("A2cConfig", name, getattr(self, name), 0.0, 1.0 - 1e-9)
         for name in ("learning_rate_schedule", "entropy_schedule"):
             check_schedule("A2cConfig", name, getattr(self, name))
+        check_flag("A2cConfig", "normalise_advantages", self.normalise_advantages)
 
     def options(self, progress: float) -> dict[str, Any]:
         """What the native learner is told at `progress`, the part of the training that is done (0 … 1)."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from headrace.rl.learners.native import NativeLearner
-from headrace.rl.learners.settings import Schedule, check_count, check_number, check_schedule, scheduled
+from headrace.rl.learners.settings import Schedule, check_count, check_flag, check_number, check_schedule, scheduled
 from headrace.rl.policy import Floats, MlpSpec
 
 __all__ = ["NativePpo", "PpoConfig"]
@@ -57,6 +57,7 @@ class PpoConfig:
             check_number("PpoConfig", name, getattr(self, name), 0.0, 1.0 - 1e-9)
         for name in ("learning_rate_schedule", "entropy_schedule"):
             check_schedule("PpoConfig", name, getattr(self, name))
+        check_flag("PpoConfig", "normalise_advantages", self.normalise_advantages)
 
     def options(self, progress: float) -> dict[str, Any]:
         """What the native learner is told at `progress`, the part of the training that is done (0 … 1)."""
@@ -64,13 +65,13 @@ class PpoConfig:
             "epochs": self.epochs,
             "minibatches": self.minibatches,
             "ratio": True,
-            "clip": limit(self.clip),
-            "value_clip": limit(self.value_clip),
+            "clip": _limit(self.clip),
+            "value_clip": _limit(self.value_clip),
             "normalise_advantages": self.normalise_advantages,
             "value_coef": self.value_coef,
             "entropy_coef": scheduled(self.entropy_coef, self.entropy_schedule, progress),
-            "max_grad_norm": limit(self.max_grad_norm),
-            "target_kl": limit(self.target_kl),
+            "max_grad_norm": _limit(self.max_grad_norm),
+            "target_kl": _limit(self.target_kl),
             "learning_rate": scheduled(self.learning_rate, self.learning_rate_schedule, progress),
             "beta1": self.adam_beta1,
             "beta2": self.adam_beta2,
@@ -78,7 +79,7 @@ class PpoConfig:
         }
 
 
-def limit(value: float | None) -> float:
+def _limit(value: float | None) -> float:
     """Infinity for a limit that is off."""
     return math.inf if value is None else value
 

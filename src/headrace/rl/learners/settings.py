@@ -7,7 +7,7 @@ from typing import Literal, TypeAlias
 
 from headrace.errors import ConfigError
 
-__all__ = ["Schedule", "check_count", "check_number", "check_schedule", "scheduled"]
+__all__ = ["Schedule", "check_count", "check_flag", "check_number", "check_schedule", "scheduled"]
 
 Schedule: TypeAlias = Literal["constant", "linear", "cosine"]
 """How a setting goes from its value to 0 (or stays) between progress 0 and 1."""
@@ -40,6 +40,12 @@ def check_count(owner: str, name: str, value: int) -> None:
     """Raise `ConfigError` unless `value` is a whole number of at least 1."""
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
         raise ConfigError(f"{owner}.{name}: expected a whole number of at least 1, got {value!r}")
+
+
+def check_flag(owner: str, name: str, value: bool) -> None:
+    """Raise `ConfigError` unless `value` is True or False."""
+    if not isinstance(value, bool):
+        raise ConfigError(f"{owner}.{name}: expected true or false, got {value!r}")
 
 
 def check_schedule(owner: str, name: str, value: str) -> None:
