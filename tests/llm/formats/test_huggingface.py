@@ -17,6 +17,7 @@ from headrace.llm.batches import one_sequence
 from headrace.llm.formats import open_checkpoint
 from headrace.llm.formats.hf_config import rope_factors, text_config, to_metadata
 from headrace.llm.formats.hf_names import gguf_name
+from headrace.llm.formats.mapped import MappedFile
 from headrace.llm.loader import load_model
 from headrace.llm.reference import ReferenceExecutor
 
@@ -186,6 +187,23 @@ def test_tied_models_have_no_head_of_their_own(tmp_path):
     del untied["lm_head.weight"]
     with pytest.raises(LoadFailed, match=r"has no lm_head\.weight"):
         open_checkpoint(_folder(tmp_path, "llama", untied))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({}, "has no lm_head"),
+        ({"tie_word_embeddings": True, "rope_parameters": {"rope_type": "longrope", "rope_theta": 1e4}}, "long_factor"),
+    ],
+)
+def test_a_folder_that_is_refused_is_let_go(tmp_path, monkeypatch, changes, message):
+    weights = _weights("llama")
+    del weights["lm_head.weight"]
+    closed = []
+    monkeypatch.setattr(MappedFile, "close", lambda file: closed.append(Path(file.path).name))
+    with pytest.raises(LoadFailed, match=message):
+        open_checkpoint(_folder(tmp_path, "llama", weights, **changes))
+    assert closed[-1] == "model.safetensors"
 
 
 def test_tokens_templates_and_the_tokenizer_are_found(tmp_path):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import zipfile
+from pathlib import Path
 
 import pytest
 
@@ -53,6 +54,15 @@ def test_folders_that_hold_no_model_say_what_they_hold(tmp_path, metadata, tenso
         open_checkpoint(tmp_path)
     (tmp_path / "config.json").write_text('{"model_type": "llama"}')
     with pytest.raises(LoadFailed, match=r"has a config\.json but no \*\.safetensors"):
+        open_checkpoint(tmp_path)
+
+
+def test_a_folder_that_cannot_be_listed_is_named(tmp_path, monkeypatch):
+    def refuse(_):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "iterdir", refuse)
+    with pytest.raises(LoadFailed, match=rf"^{tmp_path}: cannot be read: Permission denied"):
         open_checkpoint(tmp_path)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from headrace.errors import LoadFailed
@@ -33,7 +34,7 @@ def open_checkpoint(path: str | Path) -> Checkpoint:
     The content decides, not the name. Raises `LoadFailed` saying what the path is instead, or what is wrong with it.
     """
     path = Path(path)
-    if path.is_dir():
+    if os.path.isdir(path):  # which is False, not an error, where one may not look
         return _open_folder(path)
     file = MappedFile(path)
     start = bytes(file.view[:16])
@@ -43,7 +44,7 @@ def open_checkpoint(path: str | Path) -> Checkpoint:
     if path.name == "config.json":
         return _open_folder(path.parent)
     if is_safetensors(start):
-        if (path.parent / "config.json").exists():
+        if os.path.exists(path.parent / "config.json"):
             return _open_folder(path.parent)
         raise LoadFailed(f"{path}: is a safetensors file without a config.json beside it")
     is_known = next((what for magic, what in _OTHERS if start.startswith(magic)), "")
@@ -53,9 +54,12 @@ def open_checkpoint(path: str | Path) -> Checkpoint:
 
 
 def _open_folder(folder: Path) -> Checkpoint:
-    if (folder / "config.json").exists():
+    if os.path.exists(folder / "config.json"):
         return HuggingFaceCheckpoint(folder)
-    files = sorted(file.name for file in folder.iterdir())
+    try:
+        files = sorted(file.name for file in folder.iterdir())
+    except OSError as error:
+        raise LoadFailed(f"{folder}: cannot be read: {error.strerror}") from error
     if ggufs := [name for name in files if name.endswith(".gguf")]:
         raise LoadFailed(f"{folder}: {_EXPECTED}; name one of its files: {', '.join(ggufs[:10])}")
     raise LoadFailed(f"{folder}: {_EXPECTED}; it holds {', '.join(files[:10]) or 'nothing'}")

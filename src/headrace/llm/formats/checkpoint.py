@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Checkpoint", "TensorInfo"]
+from headrace.errors import LoadFailed
+from headrace.llm.formats.mapped import MappedFile
+from headrace.llm.formats.quants import dequantise
+
+__all__ = ["Checkpoint", "MappedCheckpoint", "TensorInfo"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,5 +55,33 @@ class Checkpoint(Protocol):
         ...
 
     def close(self) -> None:
-        """Unmap the files; views handed out before must not be used after."""
+        """Let the files go; what was taken from `tensors` stays valid while it is held."""
         ...
+
+
+class MappedCheckpoint:
+    """Tensors that are views of mapped files: what every format shares. Nothing is read until it is touched."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = str(path)
+        self.metadata: Mapping[str, Any] = {}
+        self.tensors: Mapping[str, TensorInfo] = {}
+        self._files: list[MappedFile] = []
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """See `Checkpoint.files`."""
+        return tuple(sorted(file.path for file in self._files))
+
+    def dequantise(self, name: str) -> npt.NDArray[np.float32]:
+        """See `Checkpoint.dequantise`. Raises `LoadFailed` for a name that is not there."""
+        if name not in self.tensors:
+            raise LoadFailed(f"{self.path}: has no tensor {name!r}")
+        tensor = self.tensors[name]
+        return dequantise(tensor.data, tensor.type, tensor.shape)
+
+    def close(self) -> None:
+        """See `Checkpoint.close`."""
+        self.tensors = {}
+        for file in self._files:
+            file.close()

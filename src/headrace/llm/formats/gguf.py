@@ -12,14 +12,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
-import numpy.typing as npt
-
 from headrace.errors import LoadFailed
-from headrace.llm.formats.checkpoint import TensorInfo
+from headrace.llm.formats.checkpoint import MappedCheckpoint, TensorInfo
 from headrace.llm.formats.mapped import MappedFile
 from headrace.llm.formats.metadata import Cursor, Metadata
-from headrace.llm.formats.quants import dequantise
 from headrace.llm.formats.types import GGUF_NAMES, TENSOR_TYPES
 
 __all__ = ["MAGIC", "GgufCheckpoint"]
@@ -46,18 +42,15 @@ class _Record(NamedTuple):
     at: int
 
 
-class GgufCheckpoint:
+class GgufCheckpoint(MappedCheckpoint):
     """An open model of one GGUF file or of all parts of a split one; `path` may name any part.
 
-    Tensors are views of the mapped files: nothing is read until it is touched, and a view stays valid after `close`.
     Raises `LoadFailed` saying which file, where, what was expected and what came.
     """
 
     def __init__(self, path: Path) -> None:
-        self.path = str(path)
-        self._files: list[MappedFile] = []
+        super().__init__(path)
         try:
-            self.metadata: Mapping[str, Any]
             self.metadata, tensors = self._load(path)
             count = self._number("split.count")
             if count > 1:
@@ -65,25 +58,7 @@ class GgufCheckpoint:
         except BaseException:
             self.close()
             raise
-        self.tensors: Mapping[str, TensorInfo] = tensors
-
-    @property
-    def files(self) -> tuple[str, ...]:
-        """The files that hold the tensors, sorted."""
-        return tuple(sorted(file.path for file in self._files))
-
-    def dequantise(self, name: str) -> npt.NDArray[np.float32]:
-        """A tensor as float32 in its shape, exactly as the `gguf` package decodes it."""
-        if name not in self.tensors:
-            raise LoadFailed(f"{self.path}: has no tensor {name!r}")
-        tensor = self.tensors[name]
-        return dequantise(tensor.data, tensor.type, tensor.shape)
-
-    def close(self) -> None:
-        """Let the files go; what was taken from `tensors` stays valid while it is held."""
-        self.tensors = {}
-        for file in self._files:
-            file.close()
+        self.tensors = tensors
 
     def _load(self, path: Path) -> tuple[Metadata, dict[str, TensorInfo]]:
         file = MappedFile(path)

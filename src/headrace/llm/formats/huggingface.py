@@ -8,15 +8,13 @@ of Hugging Face, which `headrace.rope.interleaved` = False says.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from headrace.errors import LoadFailed
-from headrace.llm.formats.checkpoint import TensorInfo
+from headrace.llm.formats.checkpoint import MappedCheckpoint, TensorInfo
 from headrace.llm.formats.hf_config import rope_factors, text_config, to_metadata
 from headrace.llm.formats.hf_names import gguf_name
 from headrace.llm.formats.hf_tokens import token_metadata
@@ -32,53 +30,42 @@ MAX_JSON_BYTES = 1 << 27
 _TYPES = ("F32", "F16", "BF16")
 
 
-class HuggingFaceCheckpoint:
+class HuggingFaceCheckpoint(MappedCheckpoint):
     """An open folder. Raises `LoadFailed` saying which file, where, what was expected and what came."""
 
     def __init__(self, folder: Path) -> None:
-        self.path = str(folder)
-        self._files: list[MappedFile] = []
+        super().__init__(folder)
         where = f"{folder}/config.json"
         whole = _read_json(folder / "config.json")
         config = text_config(whole, where)
-        self.metadata: Mapping[str, Any] = {
+        self.metadata = {
             "general.name": folder.resolve().name,
             **to_metadata(config, where),
             **token_metadata(folder, whole, _read_json),
         }
-        self.files: tuple[str, ...] = (where,)
         tensors: dict[str, TensorInfo] = {}
         try:
             for path in _weight_files(folder):
                 self._add(path, tensors)
+            if config.get("tie_word_embeddings", self._arch.startswith("gemma")):
+                tensors.pop("output.weight", None)
+            elif "output.weight" not in tensors:
+                raise LoadFailed(f"{folder}: has no lm_head.weight, and tie_word_embeddings is false in config.json")
+            for name, values in rope_factors(config, where).items():
+                tensors[name] = TensorInfo(name, "F32", values.shape, values.view(np.uint8))
         except BaseException:
             self.close()
             raise
-        self.files += tuple(sorted(file.path for file in self._files))
-        if config.get("tie_word_embeddings", self._arch.startswith("gemma")):
-            tensors.pop("output.weight", None)
-        elif "output.weight" not in tensors:
-            raise LoadFailed(f"{folder}: has no lm_head.weight, and tie_word_embeddings is false in config.json")
-        for name, values in rope_factors(config, where).items():
-            tensors[name] = TensorInfo(name, "F32", values.shape, values.view(np.uint8))
-        self.tensors: Mapping[str, TensorInfo] = tensors
+        self.tensors = tensors
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """`config.json`, which shapes the tensors too, and the files that hold them, sorted."""
+        return (f"{self.path}/config.json", *super().files)
 
     @property
     def _arch(self) -> str:
         return str(self.metadata["general.architecture"])
-
-    def dequantise(self, name: str) -> npt.NDArray[np.float32]:
-        """A tensor as float32 in its shape."""
-        if name not in self.tensors:
-            raise LoadFailed(f"{self.path}: has no tensor {name!r}")
-        tensor = self.tensors[name]
-        return dequantise(tensor.data, tensor.type, tensor.shape)
-
-    def close(self) -> None:
-        """Let the files go; what was taken from `tensors` stays valid while it is held."""
-        self.tensors = {}
-        for file in self._files:
-            file.close()
 
     def _add(self, path: Path, tensors: dict[str, TensorInfo]) -> None:
         file = MappedFile(path)
