@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any, NamedTuple
 
+from headrace.rl.envs.canvas import Canvas
 from headrace.rl.envs.definition import Env
 from headrace.rl.envs.random import uniform
 from headrace.rl.spec import Box, Discrete
@@ -84,6 +85,20 @@ class Acrobot(Env):
         out[3] = math.sin(state.theta2)
         out[4] = state.theta1_dot
         out[5] = state.theta2_dot
+
+    @staticmethod
+    def draw(state: State, params: Params) -> Canvas:
+        reach = 2.2 * params.length
+        canvas = Canvas((-reach, -reach, reach, reach))
+        canvas.line([(-reach, params.length), (reach, params.length)], (160, 160, 160), 0.02)
+        elbow = (params.length * math.sin(state.theta1), -params.length * math.cos(state.theta1))
+        angle = state.theta1 + state.theta2
+        tip = (elbow[0] + params.length * math.sin(angle), elbow[1] - params.length * math.cos(angle))
+        canvas.line([(0.0, 0.0), elbow], (0, 170, 170), 0.2)
+        canvas.line([elbow, tip], (0, 170, 170), 0.2)
+        for joint in ((0.0, 0.0), elbow):
+            canvas.circle(joint, 0.1, (200, 170, 0))
+        return canvas
 
 
 def _derivative(

@@ -16,6 +16,7 @@ from headrace._native import EnvTeam
 from headrace.core.machine import machine
 from headrace.errors import InvalidInput
 from headrace.rl.envs.actions import check_actions, check_rewards
+from headrace.rl.envs.canvas import Canvas
 from headrace.rl.envs.compiler import CompiledEnv
 from headrace.rl.spec import EnvSpec
 
@@ -112,6 +113,19 @@ class BatchEnv:
         """The state of all environments by name of field, [n] or [n, *shape]; what is written is seen by the next step.
         The loop's own are `_episode`, `_steps` and `_ended`."""
         return self.env.views(self.state, self.n)
+
+    def draw(self, number: int = 0) -> NDArray[np.uint8]:
+        """A picture of one environment, uint8[height, width, 3].
+
+        Raises `InvalidInput` for environments that cannot be drawn, and `MissingExtra` without pillow.
+        """
+        draw = getattr(self.env.definition.env, "draw", None)
+        if draw is None:
+            raise InvalidInput(f"{self.spec.id} cannot be drawn: it has no draw(state, params)")
+        self._require_reset("draw")
+        definition = self.env.definition
+        canvas: Canvas = draw(definition.state_at(self.fields(), number), definition.params)
+        return canvas.array()
 
     def reset(self, seed: int | None = None) -> NDArray[np.float32]:
         """Begin episode 0 of all environments, of `seed` if given; their observations [n, *observation.shape]."""

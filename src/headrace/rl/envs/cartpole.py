@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from headrace.rl.envs.canvas import Canvas
 from headrace.rl.envs.definition import Env
 from headrace.rl.envs.random import uniform
 from headrace.rl.spec import Box, Discrete
@@ -76,3 +77,14 @@ class CartPole(Env):
         out[1] = state.x_dot
         out[2] = state.theta
         out[3] = state.theta_dot
+
+    @staticmethod
+    def draw(state: State, params: Params) -> Canvas:
+        canvas = Canvas((-params.limit_x, -0.6, params.limit_x, 1.8), 600, 300)
+        canvas.line([(-params.limit_x, 0.0), (params.limit_x, 0.0)], (0, 0, 0), 0.01)
+        canvas.box(state.x - 0.25, -0.15, state.x + 0.25, 0.15, (60, 60, 70))
+        length = 2 * params.half_length
+        tip = (state.x + length * math.sin(state.theta), length * math.cos(state.theta))
+        canvas.line([(state.x, 0.0), tip], (202, 152, 101), 0.09)
+        canvas.circle((state.x, 0.0), 0.045, (129, 132, 203))
+        return canvas

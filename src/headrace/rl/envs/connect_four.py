@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from headrace.rl.envs.canvas import Canvas
 from headrace.rl.envs.definition import Env
 from headrace.rl.envs.random import chance, integers
 from headrace.rl.spec import Box, Discrete
@@ -57,6 +58,11 @@ class ConnectFour(Env):
         """Whether there is room in a column."""
         return _has_room(state.mine | state.theirs, action)
 
+    @staticmethod
+    def draw(state: State, params: Any) -> Canvas:
+        odd = state.ply % 2 == 1
+        return _draw(state.theirs if odd else state.mine, state.mine if odd else state.theirs)
+
 
 class ConnectFourSolo(Env):
     """The same for one player, against one who drops stones at random; who begins is drawn."""
@@ -97,6 +103,10 @@ class ConnectFourSolo(Env):
     def is_legal(state: State, action: int, params: Any) -> bool:
         """Whether there is room in a column."""
         return _has_room(state.mine | state.theirs, action)
+
+    @staticmethod
+    def draw(state: State, params: Any) -> Canvas:
+        return _draw(state.mine, state.theirs)
 
 
 def _has_room(stones: int, column: int) -> bool:
@@ -146,3 +156,14 @@ def _observe(mine: int, theirs: int, out: Any) -> None:
             bit, cell = 7 * column + row, row * _COLUMNS + column
             out[cell] = (mine >> bit) & 1
             out[_ROWS * _COLUMNS + cell] = (theirs >> bit) & 1
+
+
+def _draw(first: int, second: int) -> Canvas:
+    canvas = Canvas((0.0, 0.0, _COLUMNS, _ROWS), 420, 360)
+    canvas.box(0.0, 0.0, _COLUMNS, _ROWS, (50, 80, 170))
+    for column in range(_COLUMNS):
+        for row in range(_ROWS):
+            bit = 1 << (7 * column + row)
+            colour = (230, 200, 60) if first & bit else (200, 60, 50) if second & bit else (240, 240, 240)
+            canvas.circle((column + 0.5, row + 0.5), 0.4, colour)
+    return canvas

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, get_args, get_origin, get_type_hints
 
 import numpy as np
+from numpy.typing import NDArray
 
 from headrace.errors import InvalidInput
 from headrace.rl.spec import ActionSpace, Box, Discrete, EnvSpec, MultiDiscrete
@@ -36,6 +37,9 @@ class Env:
     * `step(state, action, rng, params) -> (State, reward, terminated)`. `action` is an int for `Discrete`, else indexed
       `action[j]`. Array fields may be changed in place.
     * `observe(state, params, out)`: writes all `observation.size` numbers of `out`.
+
+    * `draw(state, params) -> Canvas`: a picture. Optional, and never compiled.
+    * `is_legal(state, action, params) -> bool`: for games with `players` above 1, and never compiled but by `step`.
 
     `rng` is for `uniform(rng, low, high)` and its like in `headrace.rl.envs.random`.
     """
@@ -77,6 +81,11 @@ class Definition:
     @property
     def reset_takes_state(self) -> bool:
         return len(inspect.signature(self.reset).parameters) == 3
+
+    def state_at(self, views: Mapping[str, NDArray[Any]], number: int) -> Any:
+        """The state of one environment of a batch, from `layout.views`: numbers are copies, arrays are views."""
+        values = ((f, views[f.name][number]) for f in self.fields)
+        return self.state_type(*(value if f.is_array else value.item() for f, value in values))
 
     def new_state(self) -> Any:
         """A state of zeros, with arrays of its own."""

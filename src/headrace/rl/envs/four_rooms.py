@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from headrace.rl.envs.canvas import Canvas
 from headrace.rl.envs.definition import Env
 from headrace.rl.envs.random import chance, integers
 from headrace.rl.spec import Box, Discrete
@@ -62,6 +63,18 @@ class FourRooms(Env):
         out[1] = state.y * scale
         out[2] = state.goal_x * scale
         out[3] = state.goal_y * scale
+
+    @staticmethod
+    def draw(state: State, params: Params) -> Canvas:
+        canvas = Canvas((-1.0, -_SIDE - 1.0, _SIDE + 1.0, 1.0))  # row 0 on top
+        canvas.box(-1.0, -_SIDE - 1.0, _SIDE + 1.0, 1.0, (60, 60, 70))
+        for x in range(_SIDE):
+            for y in range(_SIDE):
+                if not is_wall(x, y):
+                    canvas.box(x, -y - 0.97, x + 0.97, -y, (235, 235, 230))
+        canvas.box(state.goal_x + 0.1, -state.goal_y - 0.87, state.goal_x + 0.87, -state.goal_y - 0.1, (90, 170, 90))
+        canvas.circle((state.x + 0.5, -state.y - 0.5), 0.35, (70, 110, 200))
+        return canvas
 
 
 def is_wall(x: int, y: int) -> bool:

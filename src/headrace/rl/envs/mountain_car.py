@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any, NamedTuple
 
+from headrace.rl.envs.canvas import Canvas
 from headrace.rl.envs.definition import Env
 from headrace.rl.envs.random import uniform
 from headrace.rl.spec import Box, Discrete
@@ -53,6 +54,10 @@ class MountainCar(Env):
         out[0] = state.position
         out[1] = state.velocity
 
+    @staticmethod
+    def draw(state: State, params: Params) -> Canvas:
+        return _draw(state.position, params.left, params.right, params.goal)
+
 
 class MountainCarContinuous(Env):
     """The same with any force in -1 … 1: +100 at the top, less a tenth of every force squared.
@@ -97,9 +102,29 @@ class MountainCarContinuous(Env):
         out[0] = state.position
         out[1] = state.velocity
 
+    @staticmethod
+    def draw(state: State, params: Params) -> Canvas:
+        return _draw(state.position, params.left, params.right, params.goal)
+
 
 def _moved(position: float, velocity: float, max_speed: float, left: float, right: float) -> tuple[float, float]:
     """Position and velocity after a move; the wall on the left stops the car."""
     velocity = min(max(velocity, -max_speed), max_speed)
     position = min(max(position + velocity, left), right)
     return position, 0.0 if position == left and velocity < 0.0 else velocity
+
+
+def _height(position: float) -> float:
+    return math.sin(3 * position) * 0.45 + 0.55
+
+
+def _draw(position: float, left: float, right: float, goal: float) -> Canvas:
+    canvas = Canvas((left, -0.05, right, 1.25), 540, 390)
+    hill = [(x, _height(x)) for x in (left + (right - left) * k / 99 for k in range(100))]
+    canvas.polygon([(left, -0.05), *hill, (right, -0.05)], (225, 225, 215))
+    canvas.line(hill, (0, 0, 0), 0.008)
+    foot = (goal, _height(goal))
+    canvas.line([foot, (goal, foot[1] + 0.18)], (0, 0, 0), 0.008)
+    canvas.polygon([(goal, foot[1] + 0.18), (goal, foot[1] + 0.11), (goal + 0.08, foot[1] + 0.145)], (204, 180, 0))
+    canvas.circle((position, _height(position) + 0.04), 0.04, (200, 70, 60))
+    return canvas

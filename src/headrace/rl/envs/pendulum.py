@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any, NamedTuple
 
+from headrace.rl.envs.canvas import Canvas
 from headrace.rl.envs.definition import Env
 from headrace.rl.envs.random import uniform
 from headrace.rl.spec import Box
@@ -58,3 +59,12 @@ class Pendulum(Env):
         out[0] = math.cos(state.theta)
         out[1] = math.sin(state.theta)
         out[2] = state.theta_dot
+
+    @staticmethod
+    def draw(state: State, params: Params) -> Canvas:
+        reach = 1.2 * params.length
+        canvas = Canvas((-reach, -reach, reach, reach))
+        tip = (-params.length * math.sin(state.theta), params.length * math.cos(state.theta))
+        canvas.line([(0.0, 0.0), tip], (204, 77, 77), 0.2)
+        canvas.circle((0.0, 0.0), 0.05, (0, 0, 0))
+        return canvas

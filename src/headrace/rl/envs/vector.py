@@ -22,6 +22,7 @@ from headrace.rl.spec import Discrete, to_gymnasium
 
 __all__ = ["SingleEnv", "VectorEnv"]
 
+_DRAWN: Mapping[str, Any] = {"render_modes": ["rgb_array"], "render_fps": 30}
 _MODES = {
     AutoresetMode.NEXT_STEP: Autoreset.NEXT_STEP,
     AutoresetMode.SAME_STEP: Autoreset.SAME_STEP,
@@ -40,9 +41,10 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         params: Changes to the environment's parameters.
         threads: See `BatchEnv`.
         copy: Whether every step returns arrays of its own; without, they are those of the next step too.
+        render_mode: None, or "rgb_array" for environments that can be drawn.
     """
 
-    metadata: dict[str, Any] = {"render_modes": [], "autoreset_mode": AutoresetMode.NEXT_STEP}  # noqa: RUF012
+    metadata: dict[str, Any] = {**_DRAWN, "autoreset_mode": AutoresetMode.NEXT_STEP}  # noqa: RUF012  Gymnasium's
 
     def __init__(
         self,
@@ -54,7 +56,9 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         params: Mapping[str, Any] | None = None,
         threads: int | None = None,
         copy: bool = True,
+        render_mode: str | None = None,
     ) -> None:
+        self.render_mode = _render_mode(render_mode)
         try:
             mode = AutoresetMode(autoreset_mode)
         except ValueError as error:
@@ -102,6 +106,12 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         info = self._final(terminated | truncated) if self.batch.autoreset is Autoreset.SAME_STEP else {}
         return self._own(obs), self._own(reward), self._own(terminated), self._own(truncated), info
 
+    def render(self) -> tuple[NDArray[np.uint8], ...] | None:
+        """With "rgb_array" a picture of every environment, uint8[height, width, 3] each."""
+        if self.render_mode is None:
+            return None
+        return tuple(self.batch.draw(number) for number in range(self.num_envs))
+
     def _own(self, array: NDArray[Any]) -> NDArray[Any]:
         return array.copy() if self.copy else array
 
@@ -118,9 +128,12 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
 class SingleEnv(gymnasium.Env[Any, Any]):
     """One environment as a `gymnasium.Env`. It never truncates: `gymnasium.make` wraps it in a `TimeLimit`."""
 
-    metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012
+    metadata: dict[str, Any] = dict(_DRAWN)  # noqa: RUF012  Gymnasium's
 
-    def __init__(self, env: str | type[Env], *, params: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self, env: str | type[Env], *, params: Mapping[str, Any] | None = None, render_mode: str | None = None
+    ) -> None:
+        self.render_mode = _render_mode(render_mode)
         compiled = make_env(env, params, max_steps=0)
         self.batch = BatchEnv(compiled, 1, autoreset=Autoreset.DISABLED, threads=1)
         self.observation_space = to_gymnasium(compiled.spec.observation)
@@ -144,6 +157,16 @@ class SingleEnv(gymnasium.Env[Any, Any]):
         """Raises `InvalidInput` for an action outside the space."""
         obs, reward, terminated, truncated = self.batch.step(np.asarray(action)[np.newaxis])
         return obs[0].copy(), float(reward[0]), bool(terminated[0]), bool(truncated[0]), {}
+
+    def render(self) -> NDArray[np.uint8] | None:
+        """With "rgb_array" a picture, uint8[height, width, 3]."""
+        return self.batch.draw() if self.render_mode else None
+
+
+def _render_mode(mode: str | None) -> str | None:
+    if mode not in (None, "rgb_array"):
+        raise InvalidInput(f"render_mode: expected None or 'rgb_array', got {mode!r}")
+    return mode
 
 
 def _as_seed(seed: Any) -> int:
