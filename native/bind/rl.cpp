@@ -1,5 +1,6 @@
 // Policies, weights on their way, rollouts and returns.
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
@@ -111,10 +112,11 @@ Function function_at(std::uintptr_t address) {
 using Matrix = Array<float, 2>;
 using Marks = Array<std::uint8_t, 2>;
 
-/// "complete" or "cancelled" or "fault".
+/// "complete", "cancelled" (also when the time is up) or "fault".
 const char* collect(Collector& collector, const Flat& parameters, const Array<float, 3>& obs, const Bytes& actions,
                     const Matrix& log_probs, const Matrix& values, const Matrix& rewards, const Marks& terminated,
-                    const Marks& truncated, const Matrix& final_values, const Array<float, 1>& last_values) {
+                    const Marks& truncated, const Matrix& final_values, const Array<float, 1>& last_values,
+                    std::optional<double> timeout_s) {
   const CollectorOptions& options = collector.options();
   const MlpSpec& spec = collector.policy().spec();
   const std::size_t cells = options.steps * options.envs;
@@ -129,10 +131,11 @@ const char* collect(Collector& collector, const Flat& parameters, const Array<fl
                              values.data(),    rewards.data(),      terminated.data(),
                              truncated.data(), final_values.data(), last_values.data()};
   bool signalled = false;
-  const auto interrupted = [&signalled] {  // runs on this thread
+  const Deadline deadline(timeout_s);
+  const auto interrupted = [&] {  // runs on this thread
     const nb::gil_scoped_acquire locked;
     signalled = signalled || PyErr_CheckSignals() != 0;
-    return signalled;
+    return signalled || deadline.passed();
   };
   const Outcome outcome = without_gil([&] { return collector.collect(span_of(parameters), out, interrupted); });
   if (signalled) throw nb::python_error();
@@ -279,7 +282,7 @@ void bind_collector(nb::module_& m) {
           nb::arg("seed"))
       .def("collect", &collect, nb::arg("parameters"), nb::arg("obs"), nb::arg("actions"), nb::arg("log_probs"),
            nb::arg("values"), nb::arg("rewards"), nb::arg("terminated"), nb::arg("truncated"), nb::arg("final_values"),
-           nb::arg("last_values"))
+           nb::arg("last_values"), nb::arg("timeout_s").none())
       .def("cancel", &Collector::cancel)
       .def("clear_cancel", &Collector::clear_cancel)
       .def(

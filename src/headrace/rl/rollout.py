@@ -86,8 +86,11 @@ class Collector:
         shard: int = 0,
         isa: str = "",
     ) -> None:
-        if n_envs < 1 or n_steps < 1 or shard < 0 or seed < 0:
-            raise InvalidInput(f"collector: expected n_envs and n_steps of at least 1, got {n_envs} and {n_steps}")
+        if n_envs < 1 or n_steps < 1 or shard < 0 or (threads is not None and threads < 1):
+            raise InvalidInput(
+                f"collector: expected n_envs, n_steps and threads of at least 1 and shard of at least 0, got "
+                f"{n_envs}, {n_steps}, {threads} and {shard}"
+            )
         fitting = mlp_for(env.spec)
         self.env = env
         self.spec = fitting if spec is None else spec
@@ -130,6 +133,8 @@ class Collector:
 
     def reset(self, seed: int) -> None:
         """Begin episode 0 of every environment and count steps from 0; the moments stay."""
+        if not 0 <= seed < 1 << 64:
+            raise InvalidInput(f"collector: expected a seed in 0 … 2^64 - 1, got {seed}")
         self._native.reset(seed)
 
     def collect(
@@ -150,6 +155,8 @@ class Collector:
         else:
             views(self.spec, weights)
             self._snapshot[...], version = weights, 0
+        if ctx is not None:
+            ctx.check()
         self._native.clear_cancel()
         undo = ctx.on_cancel(lambda _: self._native.cancel()) if ctx is not None else None
         first_step = int(self._state["step"][0])
@@ -157,6 +164,7 @@ class Collector:
             outcome = self._native.collect(
                 self._snapshot, out.obs, out.actions.reshape(-1).view(np.uint8), out.log_probs, out.values,
                 out.rewards, out.terminated, out.truncated, out.final_values, out.last_values,
+                None if ctx is None else ctx.remaining_s(),
             )  # fmt: skip
         finally:
             if undo is not None:
