@@ -191,7 +191,7 @@ def test_text_pipelines_generate(server):
     assert server.request("POST", "/v1/pipelines/shout", "héé".encode())[2] == "HÉÉ"
     assert server.request("POST", "/generate", {"text": "hi", "model": "shout"})[2] == {"model": "shout", "text": "HI"}
     status, _, answer = server.request("POST", "/generate", {"text": "hi"})
-    assert (status, "there are: writer, shout" in answer["error"]) == (404, True)
+    assert (status, "there are: writer, shout" in answer["error"]) == (400, True)
     answer = server.request("POST", "/v2/models/shout/generate", {"text_input": "hi"})[2]
     assert answer == {"model_name": "shout", "text_output": "HI"}
     status, _, answer = server.request("POST", "/v1/pipelines/shout", b"abc\xff")

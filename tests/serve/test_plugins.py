@@ -214,8 +214,8 @@ async def test_routes_come_beside_and_in_place_of_the_server_s(disk):
             connection.close()
 
     status, body, _ = await asyncio.to_thread(fetch, "POST", "/generate", b'{"text": "a"}')
-    assert (status, seen) == (404, [b'{"text": "a"}'])
-    assert json.loads(body)["type"] == "NotFound"
+    assert (status, seen) == (400, [b'{"text": "a"}'])
+    assert json.loads(body)["type"] == "InvalidInput"
     assert (await asyncio.to_thread(fetch, "GET", "/v9/a"))[1] == b'{"what":"a"}'
     status, body, headers = await asyncio.to_thread(fetch, "GET", "/v9/none")
     assert (status, body, headers["content-type"]) == (400, b"none of that", "text/plain")

@@ -52,7 +52,9 @@ def test_generate_continues_a_text(served, expected):
 
 
 def test_a_model_may_be_left_out_where_there_is_one(served, start):
-    assert served.post("/generate", {"text": "Hello"})[0] == 404
+    status, refused = served.post("/generate", {"text": "Hello"})
+    assert status == 400
+    assert refused["error"] == "model: must name a language model or a text pipeline; there are: tiny, shout"
     server = start()
     assert server.post("/v2/repository/models/shout/unload", {})[0] == 200
     assert server.post("/generate", {"text": "Hello", "parameters": PARAMETERS})[1]["model"] == "tiny"

@@ -16,7 +16,7 @@ from headrace.apps.serve_llm.models import LanguageModel, LanguageModels
 from headrace.apps.serve_llm.sampling import one_answer
 from headrace.apps.serve_llm.sse import EventStream
 from headrace.apps.serve_llm.wire import event, usage_body
-from headrace.errors import InvalidInput
+from headrace.errors import InvalidInput, NotFound
 from headrace.llm.generation import Generation
 from headrace.serve.codec.message import Request
 from headrace.serve.codec.router import Handler
@@ -55,7 +55,7 @@ class GenerateHandlers:
     def plain(self, request: Request, params: dict[str, str]) -> object:
         """`POST /generate`."""
         name = json_body(request, WhichModel, self._max_body_bytes).model
-        model = self._models.get(name) if name else self._models.only_one()
+        model = self._models.get(name) if name else self._only_one()
         if model is None:
             return self._pipelines["/generate"](request, params)
         asked = json_body(request, GenerateRequest, self._max_body_bytes)
@@ -82,6 +82,12 @@ class GenerateHandlers:
                 last = {"finish_reason": chunk.finish_reason} if chunk.finish_reason else {}
                 if chunk.text or last:
                     await out.send(event({**head, "text_output": chunk.text, **last}))
+
+    def _only_one(self) -> LanguageModel | None:
+        try:
+            return self._models.only_one()
+        except NotFound as error:  # what is not there is the name, not the model
+            raise BadRequest("model", str(error).removeprefix("`model` ")) from None
 
     async def _answer(
         self,

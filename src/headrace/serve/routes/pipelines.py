@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from headrace.core.context import Context
-from headrace.errors import InvalidInput, NotFound, UnsupportedMedia
+from headrace.errors import InvalidInput, UnsupportedMedia
 from headrace.serve.codec.message import Request
 from headrace.serve.codec.router import Route
 from headrace.serve.pipeline import Pipeline
@@ -96,7 +96,7 @@ class PipelineRoutes:
         found = [pipeline for pipeline in self._repository.pipelines() if pipeline.config.consumes == "text"]
         if len(found) != 1:
             names = ", ".join(pipeline.name for pipeline in found) or "none"
-            raise NotFound(f"`model` must name a text pipeline; this server has: {names}")
+            raise InvalidInput(f"`model` must name a text pipeline; this server has: {names}")
         return found[0]
 
 
