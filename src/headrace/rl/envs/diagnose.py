@@ -26,7 +26,7 @@ _HINTS = (
     (r"attribute '_replace'", "make the State anew"),
     (
         r"the machine code calls",
-        "it may raise: by recursion, by a range whose step may be 0, or by an index into a tuple",
+        "it may raise: by an index into a tuple (index an array), by recursion, or by a range of step 0",
     ),
 )
 

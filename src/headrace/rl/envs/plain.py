@@ -36,9 +36,8 @@ class PlainEnv:
         self.episode, self.steps = self.episode + 1, 0
         key_stream(self._rng, self.seed, self.number, self.episode, 0)
         reset, params = self.definition.reset, self.definition.params
-        self.state = (
-            reset(self.state, self._rng, params) if self.definition.reset_takes_state else reset(self._rng, params)
-        )
+        state = reset(self.state, self._rng, params) if self.definition.reset_takes_state else reset(self._rng, params)
+        self.state = self._checked("reset", state)
         return self.observe()
 
     def step(self, action: Any) -> tuple[NDArray[np.float32], float, bool, bool]:
@@ -51,9 +50,16 @@ class PlainEnv:
             raise InvalidInput(
                 f"{_where(self.definition, 'step')}: expected (State, reward, terminated), it returned {returned!r}"
             )
-        self.state, reward, terminated = returned
+        state, reward, terminated = returned
+        self.state = self._checked("step", state)
         truncated = 0 < self.definition.spec.max_steps <= self.steps
         return self.observe(), float(reward), bool(terminated), truncated
+
+    def _checked(self, name: str, state: Any) -> Any:
+        if isinstance(state, self.definition.state_type):
+            return state
+        expected = self.definition.state_type.__qualname__
+        raise InvalidInput(f"{_where(self.definition, name)}: expected a {expected}, got {state!r}")
 
     def observe(self) -> NDArray[np.float32]:
         out = np.full(self.definition.spec.obs_size, np.nan, np.float32)
@@ -128,8 +134,6 @@ def _where(definition: Definition, name: str) -> str:
 
 def _check_state(definition: Definition, name: str, env: PlainEnv) -> None:
     where, state = _where(definition, name), env.state
-    if not isinstance(state, definition.state_type):
-        raise InvalidInput(f"{where}: expected a {definition.state_type.__qualname__}, got {state!r}")
     kinds = {"f": (int, float, np.number), "i": (int, np.integer), "b": (bool, np.bool_)}
     for field in definition.fields:
         value = getattr(state, field.name)

@@ -18,7 +18,7 @@ from headrace.errors import InvalidInput
 from headrace.rl.envs.batch import Autoreset, BatchEnv
 from headrace.rl.envs.definition import Env
 from headrace.rl.envs.registry import make_env
-from headrace.rl.spec import Discrete, to_gymnasium
+from headrace.rl.spec import to_gymnasium
 
 __all__ = ["SingleEnv", "VectorEnv"]
 
@@ -134,11 +134,11 @@ class SingleEnv(gymnasium.Env[Any, Any]):
         self, env: str | type[Env], *, params: Mapping[str, Any] | None = None, render_mode: str | None = None
     ) -> None:
         self.render_mode = _render_mode(render_mode)
-        compiled = make_env(env, params, max_steps=0)
+        compiled = make_env(env, params)
         self.batch = BatchEnv(compiled, 1, autoreset=Autoreset.DISABLED, threads=1)
         self.observation_space = to_gymnasium(compiled.spec.observation)
         self.action_space = to_gymnasium(compiled.spec.action)
-        self._discrete = isinstance(compiled.spec.action, Discrete)
+        self._ended = self.batch.fields()["_ended"]
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -155,8 +155,10 @@ class SingleEnv(gymnasium.Env[Any, Any]):
 
     def step(self, action: Any) -> tuple[NDArray[np.float32], float, bool, bool, dict[str, Any]]:
         """Raises `InvalidInput` for an action outside the space."""
-        obs, reward, terminated, truncated = self.batch.step(np.asarray(action)[np.newaxis])
-        return obs[0].copy(), float(reward[0]), bool(terminated[0]), bool(truncated[0]), {}
+        obs, reward, terminated, _ = self.batch.step(np.asarray(action)[np.newaxis])
+        if not terminated[0]:
+            self._ended[0] = 0  # past its limit of steps it goes on: that limit is for `TimeLimit` to see to
+        return obs[0].copy(), float(reward[0]), bool(terminated[0]), False, {}
 
     def render(self) -> NDArray[np.uint8] | None:
         """With "rgb_array" a picture, uint8[height, width, 3]."""

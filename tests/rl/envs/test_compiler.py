@@ -1,0 +1,370 @@
+"""What can be compiled, what cannot (and where that is said to be), and when machine code is found again."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from typing import Annotated, Any, NamedTuple
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from headrace.errors import InvalidInput
+from headrace.rl.envs import Array, Box, Discrete, Env, compile
+from headrace.rl.envs.batch import BatchEnv
+from headrace.rl.envs.cache import ObjectCache
+from headrace.rl.envs.definition import describe
+from headrace.rl.envs.plain import PlainEnv
+from headrace.rl.envs.random import uniform
+from headrace.rl.envs.walk import walk
+
+SCALE = 2.0
+WEIGHTS = np.array([1.0, 2.0, 4.0])
+TABLE = {0: 1.0}
+
+
+class Base(Env):
+    """Does nothing much; the tests change its step."""
+
+    id = "test/Base-v0"
+    observation = Box(-np.inf, np.inf, shape=(1,))
+    action = Discrete(3)
+    max_steps = 10
+
+    class State(NamedTuple):
+        x: float
+        k: int
+
+    @staticmethod
+    def reset(rng: Any, params: Any) -> State:
+        return Base.State(1, 0)  # a whole number where a float belongs
+
+    @staticmethod
+    def step(state: State, action: int, rng: Any, params: Any) -> tuple[State, float, bool]:
+        return Base.State(state.x, state.k + 1), 1.0, False
+
+    @staticmethod
+    def observe(state: State, params: Any, out: Any) -> None:
+        out[0] = state.x
+
+
+def with_step(step: Any) -> type[Env]:
+    return type("Changed", (Base,), {"step": staticmethod(step)})
+
+
+# -- what can be compiled ----------------------------------------------------------------------------------------------
+
+
+def helper(x: float, factor: float = SCALE) -> float:
+    return math.sqrt(x * factor)
+
+
+def uses_helpers_and_globals(state: Any, action: int, rng: Any, params: Any) -> Any:
+    x = helper(state.x) + helper(state.x, factor=3.0) + WEIGHTS[action] + math.pi
+    return Base.State(x, state.k), SCALE, False
+
+
+def uses_numpy(state: Any, action: int, rng: Any, params: Any) -> Any:
+    x = np.clip(state.x, -1.0, 0.5) + np.sqrt(2.0) + np.sin(state.x) + np.cos(state.x) + np.hypot(3.0, 4.0)
+    return Base.State(x, state.k), np.float64(1.5), np.bool_(False)
+
+
+def uses_a_lambda_and_a_loop(state: Any, action: int, rng: Any, params: Any) -> Any:
+    double = lambda z: 2 * z  # noqa: E731
+    total = 0.0
+    for i in range(state.k + 1):
+        total += double(i)
+    while total > 3:
+        total -= 1.5
+    return Base.State(total, state.k + 1), 1, False
+
+
+def returns_unlike_states(state: Any, action: int, rng: Any, params: Any) -> Any:
+    if action == 0:
+        return Base.State(0, state.k), 1.0, False
+    if action == 1:
+        return Base.State(x=0.5, k=state.k), 2, True
+    return state, 0.0, False
+
+
+def draws(state: Any, action: int, rng: Any, params: Any) -> Any:
+    x = 0.0
+    for _ in range(action):
+        x += uniform(rng, 0.0, 1.0)
+    return Base.State(x, state.k), uniform(rng, 0.0, 1.0), False
+
+
+def make_closure(offset: float) -> Any:
+    def step(state: Any, action: int, rng: Any, params: Any) -> Any:
+        return Base.State(state.x + offset, state.k), 1.0, False
+
+    return step
+
+
+@pytest.mark.parametrize(
+    "step",
+    [uses_helpers_and_globals, uses_numpy, uses_a_lambda_and_a_loop, returns_unlike_states, draws, make_closure(0.25)],
+    ids=lambda step: step.__qualname__,
+)
+def test_plain_python_of_many_kinds_compiles(step):
+    env = compile(with_step(step))
+    batch, twins = BatchEnv(env, 3, seed=4), [PlainEnv(env.definition, 4, i) for i in range(3)]
+    batch.reset()
+    for twin in twins:
+        twin.reset()
+    for t in range(25):
+        action = [t % 3, (t + 1) % 3, (t + 2) % 3]
+        obs, reward, terminated, truncated = batch.step(action)
+        for i, twin in enumerate(twins):
+            seen, earned, over, cut = twin.step(action[i])
+            assert (reward[i], terminated[i], truncated[i]) == (np.float32(earned), over, cut)
+            if over or cut:
+                seen = twin.reset()
+            assert obs[i, 0] == pytest.approx(float(seen[0]), rel=1e-6)
+
+
+class Swarm(Env):
+    """Array fields and more numbers in an action than are passed by value; names that the loops use themselves."""
+
+    id = "test/Swarm-v0"
+    observation = Box(-np.inf, np.inf, shape=(40,))
+    action = Box(-1.0, 1.0, shape=(20,))
+    max_steps = 7
+
+    class State(NamedTuple):
+        steps: Annotated[NDArray[np.float64], Array((20, 2), "float64")]
+        reward: Annotated[NDArray[np.bool_], Array((20,), "bool")]
+        episode: int
+        obs: bool
+
+    @staticmethod
+    def reset(state: State, rng: Any, params: Any) -> State:
+        for i in range(20):
+            state.steps[i, 0] = uniform(rng, -1.0, 1.0)
+            state.steps[i, 1] = 0.0
+            state.reward[i] = False
+        return Swarm.State(state.steps, state.reward, state.episode + 1, not state.obs)
+
+    @staticmethod
+    def step(state: State, action: Any, rng: Any, params: Any) -> tuple[State, float, bool]:
+        total = 0.0
+        for i in range(20):
+            state.steps[i, 1] += action[i]
+            state.steps[i, 0] += 0.1 * state.steps[i, 1]
+            state.reward[i] = not state.reward[i] and action[i] > 0
+            total += 1.0 if state.reward[i] else 0.0
+        return Swarm.State(state.steps, state.reward, state.episode, state.obs), total, state.steps[3, 0] > 1.2
+
+    @staticmethod
+    def observe(state: State, params: Any, out: Any) -> None:
+        for i in range(20):
+            out[2 * i] = state.steps[i, 0]
+            out[2 * i + 1] = state.steps[i, 1] if state.obs else -1.0
+
+
+def test_array_fields_are_changed_in_place():
+    env = compile(Swarm)
+    n = 70
+    batch, twins = BatchEnv(env, n, seed=4, threads=2), [PlainEnv(env.definition, 4, i) for i in range(n)]
+    np.testing.assert_array_equal(batch.reset(), [twin.reset() for twin in twins])
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        action = rng.uniform(-1, 1, (n, 20)).astype(np.float32)
+        obs, reward, terminated, truncated = batch.step(action)
+        for i, twin in enumerate(twins):
+            seen, earned, over, cut = twin.step(action[i])
+            assert (reward[i], terminated[i], truncated[i]) == (earned, over, cut)
+            if over or cut:
+                np.testing.assert_allclose(batch.final_obs[i], seen, rtol=1e-6)
+                seen = twin.reset()
+            np.testing.assert_allclose(obs[i], seen, rtol=1e-6)
+    assert batch.fields()["reward"].shape == (n, 20)
+    assert batch.fields()["episode"].min() > 2
+
+
+# -- what cannot -------------------------------------------------------------------------------------------------------
+
+
+def makes_a_list(state: Any, action: int, rng: Any, params: Any) -> Any:
+    things = [state.x, 1.0]
+    return Base.State(sum(things), state.k), 1.0, False  # here
+
+
+def makes_an_array(state: Any, action: int, rng: Any, params: Any) -> Any:
+    room = np.zeros(3)  # here
+    return Base.State(room[0], state.k), 1.0, False
+
+
+def looks_into_a_dict(state: Any, action: int, rng: Any, params: Any) -> Any:
+    return Base.State(TABLE[0], state.k), 1.0, False  # here
+
+
+def replaces(state: Any, action: int, rng: Any, params: Any) -> Any:
+    return state._replace(k=3), 1.0, False  # here
+
+
+def imports(state: Any, action: int, rng: Any, params: Any) -> Any:
+    import random  # here
+
+    return Base.State(random.random(), state.k), 1.0, False
+
+
+def writes_text(state: Any, action: int, rng: Any, params: Any) -> Any:
+    text = f"{state.x:.2f}"  # here
+    return Base.State(state.x, len(text)), 1.0, False
+
+
+def asserts(state: Any, action: int, rng: Any, params: Any) -> Any:
+    assert state.x < 1e9  # here
+    return state, 1.0, False
+
+
+def asks_a_bad_helper(state: Any, action: int, rng: Any, params: Any) -> Any:
+    return Base.State(shout(state.x) if state.k > 10**9 else 0.0, state.k), 1.0, False
+
+
+def shout(x: Any) -> Any:
+    return x.upper()  # here
+
+
+def divides_by_nothing(state: Any, action: int, rng: Any, params: Any) -> Any:
+    return Base.State(1 / state.k, state.k), 1.0, False  # here
+
+
+def indexes_a_tuple(state: Any, action: int, rng: Any, params: Any) -> Any:  # here
+    return Base.State((1.0, 2.0, 3.0)[action], state.k), 1.0, False
+
+
+def returns_too_little(state: Any, action: int, rng: Any, params: Any) -> Any:  # here
+    return state, 1.0
+
+
+def returns_no_reward(state: Any, action: int, rng: Any, params: Any) -> Any:  # here
+    return state, None, False
+
+
+def returns_another_state(state: Any, action: int, rng: Any, params: Any) -> Any:  # here
+    return (state.x, state.k), 1.0, False
+
+
+def puts_a_float_where_an_int_belongs(state: Any, action: int, rng: Any, params: Any) -> Any:  # here
+    return Base.State(state.x, 0.5), 1.0, False
+
+
+@pytest.mark.parametrize(
+    ("step", "at", "said"),
+    [
+        (makes_a_list, makes_a_list, "lists, sets and dicts cannot be made"),
+        (makes_an_array, makes_an_array, "memory cannot be allocated in the loop: declare an Array field"),
+        (looks_into_a_dict, looks_into_a_dict, "TABLE is a dict; only numbers, tuples, NumPy arrays"),
+        (replaces, replaces, "_replace.*; make the State anew"),
+        (imports, imports, "import at the top of the module"),
+        (writes_text, writes_text, "texts cannot be used"),
+        (asserts, asserts, "it raises or asserts"),
+        (asks_a_bad_helper, shout, "Unknown attribute 'upper' of type float64"),
+        (divides_by_nothing, divides_by_nothing, "failed when it was tried: ZeroDivisionError"),
+        (indexes_a_tuple, indexes_a_tuple, "it may raise: by an index into a tuple"),
+        (returns_too_little, returns_too_little, r"expected \(State, reward, terminated\)"),
+        (returns_no_reward, returns_no_reward, r"expected \(State, reward, terminated\)"),
+        (returns_another_state, returns_another_state, "expected a Base.State"),
+        (puts_a_float_where_an_int_belongs, puts_a_float_where_an_int_belongs, "k: expected int64, got 0.5"),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_what_cannot_be_compiled_is_said_of_its_line(step, at, said, tmp_path):
+    source, first = inspect.getsourcelines(at)
+    line = first + next(i for i, text in enumerate(source) if "# here" in text)
+    with pytest.raises(InvalidInput, match=said) as caught:
+        compile(with_step(step), cache=ObjectCache(tmp_path))
+    assert str(caught.value).startswith(f"{__file__}:{line}: ")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_observation_left_unwritten_is_refused():
+    def observe(state: Any, params: Any, out: Any) -> None:
+        pass
+
+    with pytest.raises(InvalidInput, match=r"left out\[0\] unwritten"):
+        compile(type("Changed", (Base,), {"observe": staticmethod(observe)}))
+
+
+def test_arrays_must_stay_where_they_are():
+    def step(state: Any, action: Any, rng: Any, params: Any) -> Any:
+        return Swarm.State(state.steps.copy(), state.reward, state.episode, state.obs), 0.0, False
+
+    with pytest.raises(InvalidInput, match="must return the array it was given as steps"):
+        compile(type("Changed", (Swarm,), {"step": staticmethod(step)}))
+
+
+# -- the cache ---------------------------------------------------------------------------------------------------------
+
+
+def test_machine_code_is_found_again(tmp_path, monkeypatch):
+    cache = ObjectCache(tmp_path)
+    first = compile(Base, cache=cache)
+    monkeypatch.setattr("headrace.rl.envs.compiler.rehearse", lambda _: pytest.fail("compiled again"))
+    second = compile(Base, cache=cache)
+    assert second.digest == first.digest
+    a, b = BatchEnv(first, 4), BatchEnv(second, 4)
+    np.testing.assert_array_equal(a.reset(), b.reset())
+
+
+def test_damaged_machine_code_is_made_anew(tmp_path):
+    cache = ObjectCache(tmp_path)
+    digest = compile(Base, cache=cache).digest
+    whole = cache.path(digest).read_bytes()
+    for damaged in (whole[:-1], b"", whole[:40] + b"x" + whole[41:], whole + b"0", b"x" + whole[1:]):
+        cache.path(digest).write_bytes(damaged)
+        assert cache.find(digest) is None
+    BatchEnv(compile(Base, cache=cache), 2).reset()
+    assert cache.find(digest) is not None
+
+
+def test_a_cache_that_cannot_be_written_does_no_harm(tmp_path):
+    blocked = tmp_path / "file"
+    blocked.write_text("")
+    BatchEnv(compile(Base, cache=ObjectCache(blocked / "below")), 2).reset()
+
+
+def digest(env: type[Env], params: Any = None, max_steps: int | None = None) -> str:
+    return walk(describe(env, params, max_steps)).digest
+
+
+def test_the_digest_sees_every_change(monkeypatch):
+    seen = [digest(Base), digest(Base, max_steps=11)]
+    seen += [digest(with_step(step)) for step in (uses_helpers_and_globals, uses_numpy, draws)]
+    seen += [digest(with_step(make_closure(offset))) for offset in (0.25, 0.5)]
+    seen += [digest(type("Changed", (Base,), {"action": Discrete(4)})), digest(Swarm)]
+    monkeypatch.setattr(f"{__name__}.SCALE", 3.0)  # reached through a global
+    seen.append(digest(with_step(uses_helpers_and_globals)))
+    monkeypatch.setattr(f"{__name__}.WEIGHTS", WEIGHTS + 1)
+    seen.append(digest(with_step(uses_helpers_and_globals)))
+    monkeypatch.setattr(f"{__name__}.helper", lambda x, factor=1.0: x - factor)
+    seen.append(digest(with_step(uses_helpers_and_globals)))
+    assert len(set(seen)) == len(seen)
+
+
+def test_the_digest_sees_nothing_else():
+    assert digest(with_step(make_closure(0.25))) == digest(with_step(make_closure(0.25)))
+    assert digest(with_step(uses_numpy)) == digest(with_step(uses_numpy))
+
+
+def test_numbers_that_are_none_are_seen(tmp_path):
+    def step(state: Any, action: int, rng: Any, params: Any) -> Any:
+        return state, math.inf if action == 2 else 1.0, False
+
+    def calm(state: Any, action: int, rng: Any, params: Any) -> Any:
+        return state, state.x, False
+
+    batch = BatchEnv(compile(with_step(step)), 3)
+    batch.reset()
+    batch.step([0, 1, 0])
+    with pytest.raises(InvalidInput, match=r"test/Base-v0: environment 1 gave the reward inf after the action 2"):
+        batch.step([0, 2, 2])
+    batch = BatchEnv(compile(with_step(calm)), 3)
+    batch.reset()
+    batch.fields()["x"][2] = np.nan
+    with pytest.raises(InvalidInput, match="environment 2 gave the reward nan after the action 1"):
+        batch.step([0, 0, 1])
+    BatchEnv(batch.env, 3, check=False).reset()
