@@ -64,13 +64,16 @@ std::string what_is(nb::handle object) {
               "field '" + std::string(type.name.c_str()) + "': expected " + expected + ", got " + got);
 }
 
-RowType plain(const char* name, char kind, Py_ssize_t itemsize, const char* dtype) {
+// Plain numbers under a name that matters only where they are refused.
+void take_plain(Array& array, nb::handle object, const char* name, const RowShape& row, const char* dtype,
+                bool writable) {
+  if (array.view(object, row, writable) && !(writable && array.single())) return;
   RowType type;
   type.name = nb::str(name);
-  type.kind = kind;
-  type.itemsize = itemsize;
+  type.kind = row.kind;
+  type.itemsize = row.itemsize;
   type.dtype = dtype;
-  return type;
+  writable ? array.write(object, type) : array.read(object, type);
 }
 
 void check_plain(const Array& array, const char* name, Py_ssize_t itemsize, std::optional<std::size_t> rows) {
@@ -97,21 +100,21 @@ void Array::release() {
   if (view_.obj != nullptr) PyBuffer_Release(&view_);
 }
 
-bool Array::view(nb::handle object, const RowType& type, bool writable) {
+bool Array::view(nb::handle object, const RowShape& row, bool writable) {
   release();
   const int flags = PyBUF_STRIDES | PyBUF_FORMAT | (writable ? PyBUF_WRITABLE : 0);
   if (PyObject_GetBuffer(object.ptr(), &view_, flags) != 0) {
     PyErr_Clear();
     return false;
   }
-  const auto dims = static_cast<int>(type.shape.size());
+  const auto dims = static_cast<int>(row.shape.size());
   single_ = view_.ndim == dims;
-  if (kind_of(view_.format) != type.kind || view_.itemsize != type.itemsize || (!single_ && view_.ndim != dims + 1))
+  if (kind_of(view_.format) != row.kind || view_.itemsize != row.itemsize || (!single_ && view_.ndim != dims + 1))
     return false;
   const int inner = single_ ? 0 : 1;
-  Py_ssize_t step = type.itemsize;
+  Py_ssize_t step = row.itemsize;
   for (int dim = dims - 1; dim >= 0; --dim) {
-    const Py_ssize_t length = type.shape[static_cast<std::size_t>(dim)];
+    const Py_ssize_t length = row.shape[static_cast<std::size_t>(dim)];
     if (view_.shape[inner + dim] != length || (length > 1 && view_.strides[inner + dim] != step)) return false;
     step *= length;
   }
@@ -121,7 +124,7 @@ bool Array::view(nb::handle object, const RowType& type, bool writable) {
 }
 
 void Array::read(nb::handle object, const RowType& type) {
-  if (view(object, type, false)) return;
+  if (view(object, type.row(), false)) return;
   const nb::module_ numpy = nb::module_::import_("numpy");
   try {
     const nb::object array = numpy.attr("asarray")(object);
@@ -132,12 +135,12 @@ void Array::read(nb::handle object, const RowType& type) {
     if (!error.matches(PyExc_TypeError) && !error.matches(PyExc_ValueError)) throw;
     refuse(type, shape_text(type, true), what_is(object));
   }
-  if (!view(copy_, type, false))
+  if (!view(copy_, type.row(), false))
     refuse(type, shape_text(type, true) + " or " + shape_text(type, false), what_is(copy_));
 }
 
 void Array::write(nb::handle object, const RowType& type) {
-  if (view(object, type, true) && !single_) return;
+  if (view(object, type.row(), true) && !single_) return;
   refuse(type, "a writable array " + shape_text(type, true) + " with contiguous rows", what_is(object));
 }
 
@@ -207,21 +210,19 @@ void Columns::writable_rows(const nb::dict& given, std::size_t rows) {
 
 std::int64_t* index_array(Array& array, nb::handle object, const char* name, bool writable,
                           std::optional<std::size_t> rows) {
-  const RowType type = plain(name, 'i', sizeof(std::int64_t), "int64");
-  writable ? array.write(object, type) : array.read(object, type);
-  check_plain(array, name, type.itemsize, rows);
+  take_plain(array, object, name, {'i', sizeof(std::int64_t), {}}, "int64", writable);
+  check_plain(array, name, sizeof(std::int64_t), rows);
   return static_cast<std::int64_t*>(array.data());
 }
 
 float* float_array(Array& array, nb::handle object, const char* name, bool writable, std::size_t rows) {
-  const RowType type = plain(name, 'f', sizeof(float), "float32");
-  writable ? array.write(object, type) : array.read(object, type);
-  check_plain(array, name, type.itemsize, rows);
+  take_plain(array, object, name, {'f', sizeof(float), {}}, "float32", writable);
+  check_plain(array, name, sizeof(float), rows);
   return static_cast<float*>(array.data());
 }
 
 const std::uint8_t* flag_array(Array& array, nb::handle object, const char* name, std::size_t rows) {
-  if (!array.view(object, plain(name, 'u', 1, "uint8"), false)) array.read(object, plain(name, 'b', 1, "bool"));
+  if (!array.view(object, {'u', 1, {}}, false)) take_plain(array, object, name, {'b', 1, {}}, "bool", false);
   check_plain(array, name, 1, rows);
   return static_cast<const std::uint8_t*>(array.data());
 }

@@ -4,8 +4,8 @@
 
 #include <nanobind/nanobind.h>
 
-#include <array>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -16,14 +16,22 @@
 
 namespace headrace::bind {
 
+/// What memory has to be like to hold rows.
+struct RowShape {
+  char kind = 'f';  // as NumPy's dtype.kind: b, i, u, f or c
+  Py_ssize_t itemsize = 0;
+  std::span<const Py_ssize_t> shape;
+};
+
 /// What one row of a field is.
 struct RowType {
   nb::str name;
-  char kind = 'f';  // as NumPy's dtype.kind: b, i, u, f or c
+  char kind = 'f';
   Py_ssize_t itemsize = 0;
   std::string dtype;
   std::vector<Py_ssize_t> shape;
   [[nodiscard]] Py_ssize_t row_bytes() const;
+  [[nodiscard]] RowShape row() const { return {kind, itemsize, shape}; }
 };
 using Schema = std::vector<RowType>;
 
@@ -35,8 +43,8 @@ class Array {
   Array(const Array&) = delete;
   Array& operator=(const Array&) = delete;
 
-  /// Look at `object`, which has to be rows of `type` already. False when it is not; a Python error is never left.
-  bool view(nb::handle object, const RowType& type, bool writable);
+  /// Look at `object`, which has to hold such rows already. False when it does not; a Python error is never left.
+  bool view(nb::handle object, const RowShape& row, bool writable);
   /// As `view`, or by way of a copy that NumPy makes of it. Raises InvalidInput naming the field.
   void read(nb::handle object, const RowType& type);
   /// As `view`, but raises InvalidInput naming the field.
@@ -59,7 +67,8 @@ class Array {
 /// The columns of a call, one for each field of the schema, which has to outlive this object.
 class Columns {
  public:
-  explicit Columns(const Schema& schema) : schema_(schema), columns_(schema.size()) {}
+  explicit Columns(const Schema& schema)
+      : schema_(schema), columns_(schema.size()), arrays_(std::make_unique<Array[]>(schema.size())) {}
 
   /// Arrays of all fields, all of as many rows (or each a single row); returns how many.
   std::size_t read_rows(const nb::dict& given);
@@ -79,7 +88,7 @@ class Columns {
 
   const Schema& schema_;
   std::vector<rl::ReplayColumn> columns_;
-  std::array<Array, rl::replay_detail::kMaxFields> arrays_;
+  std::unique_ptr<Array[]> arrays_;
 };
 
 /// One-dimensional, contiguous arrays of plain numbers. `rows`: how many there have to be. Index arrays are int64,

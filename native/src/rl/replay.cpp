@@ -165,6 +165,12 @@ ReplayRing::~ReplayRing() {
   header_->participants[index_.load()].compare_exchange_strong(mine, 0);
 }
 
+void ReplayRing::check_columns(std::size_t given) const {
+  if (given == fields_.size()) return;
+  throw Error(ErrorKind::invalid_input,
+              "replay rows: expected " + std::to_string(fields_.size()) + " columns, got " + std::to_string(given));
+}
+
 std::string_view ReplayRing::note() const noexcept {
   return {reinterpret_cast<const char*>(header_ + 1), note_bytes_};
 }

@@ -154,11 +154,11 @@ std::size_t ReplayPriorities::update(std::size_t count, const std::int64_t* slot
       refuse("slots", i, "0.." + std::to_string(ring_->capacity() - 1), std::to_string(slots[i]));
   }
   const std::lock_guard lock(mutex_);
+  refresh();
   changed_.clear();
   for (std::size_t i = 0; i < count; ++i) {
     const auto slot = static_cast<std::uint64_t>(slots[i]);
-    if (sequences[i] == ReplayRing::kNone || known_[slot] != sequences[i] || ring_->sequence(slot) != sequences[i])
-      continue;
+    if (sequences[i] == ReplayRing::kNone || known_[slot] != sequences[i]) continue;
     const double leaf = static_cast<double>(
         std::pow(priorities[i] + static_cast<float>(options_.epsilon), static_cast<float>(options_.alpha)));
     tree_.set(slot, leaf);

@@ -72,10 +72,7 @@ void ReplayRing::publish(const Claim& claim) {
 }
 
 std::size_t ReplayRing::push(std::size_t count, std::span<const ReplayColumn> columns) {
-  if (columns.size() != fields_.size()) {
-    throw Error(ErrorKind::invalid_input, "replay push: expected " + std::to_string(fields_.size()) + " columns, got " +
-                                              std::to_string(columns.size()));
-  }
+  check_columns(columns.size());
   Claim claim;
   std::size_t done = 0;
   while (done < count) {

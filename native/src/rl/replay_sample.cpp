@@ -50,6 +50,7 @@ void ReplayRing::gather_chunk(std::size_t n, const std::int64_t* slots, std::spa
 
 std::size_t ReplayRing::gather(std::size_t count, const std::int64_t* slots, std::span<const ReplayColumn> columns,
                                std::int64_t* sequences) const {
+  check_columns(columns.size());
   for (std::size_t i = 0; i < count; ++i) {
     if (slots[i] < 0 || static_cast<std::uint64_t>(slots[i]) >= capacity_) {
       throw Error(ErrorKind::invalid_input, "replay slots[" + std::to_string(i) + "]: expected 0.." +
@@ -67,6 +68,7 @@ std::size_t ReplayRing::gather(std::size_t count, const std::int64_t* slots, std
 
 void ReplayRing::sample(std::size_t count, ReplayDraw draw, std::span<const ReplayColumn> columns, std::int64_t* slots,
                         std::int64_t* sequences) const {
+  check_columns(columns.size());
   const Window now = window();
   const std::uint64_t rows = now.end - now.first;
   if (rows == 0) throw Error(ErrorKind::unavailable, "replay memory: nothing was pushed yet");

@@ -182,13 +182,6 @@ def pack(
     cols: int,
     out: Annotated[NDArray[numpy.uint8], {"shape": (None,), "order": "C", "device": "cpu"}],
 ) -> float: ...
-def unpack(
-    data: Annotated[NDArray[numpy.uint8], {"shape": (None,), "order": "C", "device": "cpu", "writable": False}],
-    type: str,
-    weight_bits: int,
-    multiplier: float,
-    out: Annotated[NDArray[numpy.float32], {"shape": (None, None), "order": "C", "device": "cpu"}],
-) -> None: ...
 
 class Program:
     def __init__(

@@ -158,6 +158,7 @@ class ReplayRing {
   [[nodiscard]] static std::atomic<std::uint64_t>& word_at(std::byte* slot) noexcept {
     return *reinterpret_cast<std::atomic<std::uint64_t>*>(slot);
   }
+  void check_columns(std::size_t given) const;
   bool take(std::atomic<std::uint64_t>& word, std::uint64_t position, std::uint64_t me, std::uint64_t& alive);
   std::uint64_t enter();
   void join();
