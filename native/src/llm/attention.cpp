@@ -6,6 +6,7 @@
 #include <string>
 
 #include "attention_isas.hpp"
+#include "bytes.hpp"
 #include "headrace/error.hpp"
 #include "headrace/simd/choose.hpp"
 
@@ -18,10 +19,6 @@ constexpr float kBytesPerNs = 30.0F;
 constexpr float kFlopsPerNs = 150.0F;
 constexpr float kUnitNs = 150.0F;
 constexpr float kMergeNs = 2000.0F;  // of one more phase and its barrier: what splitting must gain
-
-std::size_t round_up(std::size_t value, std::size_t to) {
-  return (value + to - 1) / to * to;
-}
 
 std::size_t first_visible(std::size_t position, std::size_t window) {
   return window == 0 || position < window ? 0 : position + 1 - window;

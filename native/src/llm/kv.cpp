@@ -5,6 +5,7 @@
 #include <cstring>
 #include <string>
 
+#include "bytes.hpp"
 #include "headrace/error.hpp"
 
 namespace headrace::llm {
@@ -13,10 +14,6 @@ namespace {
 constexpr std::size_t kLine = 64;
 constexpr std::size_t kHugePage = std::size_t{2} << 20U;
 constexpr std::size_t kMostBytes = std::size_t{1} << 46U;  // half of what 48-bit addresses leave a process
-
-std::size_t round_up(std::size_t value, std::size_t to) {
-  return (value + to - 1) / to * to;
-}
 
 /// a * b, or an error when a pool of that many bytes cannot be.
 std::size_t times(std::size_t a, std::size_t b) {

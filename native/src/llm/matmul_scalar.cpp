@@ -1,30 +1,11 @@
 // The kernel every other one must equal to the bit.
 #include <cmath>
-#include <cstring>
 
-#include "half.hpp"
+#include "bytes.hpp"
 #include "matmul_isas.hpp"
 
 namespace headrace::llm {
 namespace {
-
-float half_in(const std::byte* table, std::size_t i) {
-  std::uint16_t bits = 0;
-  std::memcpy(&bits, table + i * 2, 2);
-  return half_to_float(bits);
-}
-
-int code_at(const std::byte* block, Codes codes, std::size_t row, std::size_t col) {
-  const auto byte_at = [block](std::size_t i) { return std::to_integer<unsigned>(block[i]); };
-  const std::size_t step = col / 4;
-  const std::size_t byte = row * 4 + col % 4;
-  if (codes == Codes::u8) return static_cast<int>(byte_at(step * 64 + byte));
-  const unsigned pair = byte_at(step % 4 * 64 + byte);
-  unsigned code = step < 4 ? pair & 15U : pair >> 4U;
-  if (codes == Codes::u5) code |= (byte_at(256 + step * 8 + byte / 8) >> byte % 8 & 1U) << 4U;
-  if (codes == Codes::u6) code |= (byte_at(256 + step / 4 * 64 + byte) >> 2 * (step % 4) & 3U) << 4U;
-  return static_cast<int>(code);
-}
 
 /// `acc` and the products of a block.
 float add_block(const std::byte* block, Format format, std::size_t lane, const QuantisedBlock& x, float acc) {
@@ -35,11 +16,11 @@ float add_block(const std::byte* block, Format format, std::size_t lane, const Q
     for (std::size_t j = g * format.group; j < (g + 1) * format.group; ++j) {
       sum += (code_at(block, format.codes, lane, j) - format.zero) * x.codes[j];
     }
-    acc = std::fma(static_cast<float>(sum), half_in(scales, g * strip_rows + lane) * x.scale, acc);
+    acc = std::fma(static_cast<float>(sum), half_at(scales + (g * strip_rows + lane) * 2) * x.scale, acc);
   }
   for (std::size_t g = 0; format.affine && g < groups; ++g) {
     const float sum = groups == 1 ? x.sum : x.scale * static_cast<float>(x.halves[g]);
-    acc = std::fma(half_in(scales, (groups + g) * strip_rows + lane), sum, acc);
+    acc = std::fma(half_at(scales + ((groups + g) * strip_rows + lane) * 2), sum, acc);
   }
   return acc;
 }

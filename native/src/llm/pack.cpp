@@ -6,7 +6,7 @@
 #include <limits>
 #include <string>
 
-#include "half.hpp"
+#include "bytes.hpp"
 #include "headrace/error.hpp"
 #include "headrace/llm/packed.hpp"
 
@@ -30,16 +30,6 @@ struct Type {
   bool exact;         // scales are float16 in the file
   Decode decode;
 };
-
-std::uint8_t byte_at(const std::byte* data, std::size_t i) {
-  return std::to_integer<std::uint8_t>(data[i]);
-}
-
-float half_at(const std::byte* data) {
-  std::uint16_t bits = 0;
-  std::memcpy(&bits, data, 2);
-  return half_to_float(bits);
-}
 
 void both(std::array<float, 2>& pair, float value) {
   pair = {value, value};
@@ -348,17 +338,6 @@ void place(const Block& block, Format format, float inverse, std::size_t row, st
   }
 }
 
-unsigned code_at(const std::byte* block, Codes codes, std::size_t row, std::size_t col) {
-  const std::size_t step = col / 4;
-  const std::size_t byte = row * 4 + col % 4;
-  if (codes == Codes::u8) return byte_at(block, step * 64 + byte);
-  const unsigned pair = byte_at(block, step % 4 * 64 + byte);
-  unsigned code = step < 4 ? pair & 15U : pair >> 4U;
-  if (codes == Codes::u5) code |= (byte_at(block, 256 + step * 8 + byte / 8) >> byte % 8 & 1U) << 4U;
-  if (codes == Codes::u6) code |= (byte_at(block, 256 + step / 4 * 64 + byte) >> 2 * (step % 4) & 3U) << 4U;
-  return code;
-}
-
 }  // namespace
 
 Format packed_format(std::string_view type, int weight_bits) {
@@ -415,7 +394,7 @@ void unpack_row(const PackedMatrix& matrix, std::size_t row, float* out) {
       const std::size_t g = j / format.group;
       const float scale = half_at(scales + (g * strip_rows + lane) * 2);
       const float minimum = format.affine ? half_at(scales + ((groups + g) * strip_rows + lane) * 2) : 0;
-      const int code = static_cast<int>(code_at(at, format.codes, lane, j)) - format.zero;
+      const int code = code_at(at, format.codes, lane, j) - format.zero;
       out[first + j] = (scale * static_cast<float>(code) + minimum) * matrix.multiplier;
     }
   }
