@@ -6,6 +6,7 @@
 #include <new>
 #include <string>
 
+#include "bytes.hpp"
 #include "headrace/error.hpp"
 
 namespace headrace::llm {
@@ -17,16 +18,16 @@ constexpr std::size_t piece_strips = 2;  // of a product with many rows
 constexpr std::size_t most_strips = 64;  // of a product with few
 constexpr std::size_t counters_per_op = 4;
 
-std::size_t round_up(std::size_t n, std::size_t to) {
-  return (n + to - 1) / to * to;
-}
-
 [[noreturn]] void refuse(const std::string& what) {
   throw Error(ErrorKind::invalid_input, what);
 }
 
 std::string number(std::size_t n) {
   return std::to_string(n);
+}
+
+void same(std::size_t got, std::size_t expected, const char* what) {
+  if (got != expected) refuse(std::string(what) + " is " + number(got) + ", expected " + number(expected));
 }
 
 }  // namespace
@@ -92,93 +93,98 @@ std::size_t Program::add_rotation(Rotation rotation) {
 
 void Program::add(Op op) {
   if (finished_) refuse("the program is finished");
-  const auto value = [this](Buffer index) -> const Value& {
-    if (index >= values_.size()) refuse("there is no buffer " + number(index));
-    return values_[index];
-  };
-  const auto matrix = [this](Matrix index) -> const PackedMatrix& {
-    if (index >= matrices_.size()) refuse("there is no matrix " + number(index));
-    return matrices_[index];
-  };
-  const auto sized = [this](Vector index, std::size_t size) {
-    if (index == no_vector) return;
-    if (index >= vectors_.size()) refuse("there is no vector " + number(index));
-    if (vector_sizes_[index] != size) {
-      refuse("vector " + number(index) + " has " + number(vector_sizes_[index]) + " entries, expected " + number(size));
-    }
-  };
-  const auto equal = [](std::size_t got, std::size_t expected, const char* what) {
-    if (got != expected) refuse(std::string(what) + " is " + number(got) + ", expected " + number(expected));
-  };
-  struct Checks {
-    decltype(value)& value_of;
-    decltype(matrix)& matrix_of;
-    decltype(sized)& vector_of;
-    decltype(equal)& same;
-    Program& program;
-
-    void operator()(const EmbedOp& o) const {
-      same(matrix_of(o.table).cols, value_of(o.out).width, "width of the embedding");
-    }
-    void operator()(const LinearOp& o) const {
-      std::size_t rows = 0;
-      equal_sizes(o.weights.size(), o.biases.size());
-      for (std::size_t i = 0; i < o.weights.size(); ++i) {
-        same(matrix_of(o.weights[i]).cols, value_of(o.x).width, "width of a matrix");
-        vector_of(o.biases[i], matrix_of(o.weights[i]).rows);
-        rows += matrix_of(o.weights[i]).rows;
-      }
-      same(rows, value_of(o.out).width, "height of the matrices");
-      vector_of(o.norm.weight, value_of(o.x).width);
-    }
-    void operator()(const GatedOp& o) const {
-      for (const Matrix m : {o.gate, o.up}) {
-        same(matrix_of(m).cols, value_of(o.x).width, "width of a gate");
-        same(matrix_of(m).rows, value_of(o.out).width, "height of a gate");
-      }
-      vector_of(o.norm.weight, value_of(o.x).width);
-    }
-    void operator()(const AttentionOp& o) const {
-      const KvShape& kv = program.pool_.shape();
-      same(value_of(o.qkv).width, (o.layer.n_heads + 2 * kv.n_kv_heads) * kv.head_dim,
-           "width of queries, keys, values");
-      same(value_of(o.out).width, o.layer.n_heads * kv.head_dim, "width of the attention");
-      if (o.layer.layer >= kv.n_layers) refuse("there is no layer " + number(o.layer.layer));
-      if (o.rotation >= program.rotations_.size()) refuse("there is no rotation " + number(o.rotation));
-      if (2 * program.rotations_[o.rotation].inv_freq.size() > kv.head_dim) refuse("a rotation is wider than a head");
-      vector_of(o.q_norm, kv.head_dim);
-      vector_of(o.k_norm, kv.head_dim);
-    }
-    void operator()(const AddNormOp& o) const {
-      same(value_of(o.y).width, value_of(o.x).width, "width of a sum");
-      if (o.norm.weight == no_vector) refuse("a sum that is normalised needs weights");
-      vector_of(o.norm.weight, value_of(o.y).width);
-    }
-    void operator()(const AddOp& o) const { same(value_of(o.y).width, value_of(o.x).width, "width of a sum"); }
-    void operator()(const LogitsOp& o) const {
-      same(matrix_of(o.head).cols, value_of(o.x).width, "width of the head");
-      vector_of(o.norm.weight, value_of(o.x).width);
-      program.vocab_ = matrix_of(o.head).rows;
-      program.width_ = value_of(o.x).width;
-    }
-    static void equal_sizes(std::size_t weights, std::size_t biases) {
-      if (weights != biases || weights == 0) refuse("expected one bias, or none, for each of some weights");
-    }
-  };
-  std::visit(Checks{value, matrix, sized, equal, *this}, op);
+  std::visit([this](const auto& o) { check(o); }, op);
   if (auto* o = std::get_if<AttentionOp>(&op)) {
     o->layer.q_norm = vector(o->q_norm);
     o->layer.k_norm = vector(o->k_norm);
     o->layer.rotary_pairs = rotations_[o->rotation].inv_freq.size();
     o->layer.interleaved = rotations_[o->rotation].interleaved;
-    const bool known = std::ranges::any_of(
-        plans_, [&](const Plan& plan) { return plan.n_heads == o->layer.n_heads && plan.window == o->layer.window; });
-    if (!known) {
-      plans_.push_back({o->layer.n_heads, o->layer.window,
-                        std::make_unique<AttentionPlan>(pool_, o->layer.n_heads, o->layer.window, team_.size())});
-    }
+    o->plan = plan_of(o->layer);
+  }
+  if (const auto* o = std::get_if<LogitsOp>(&op)) {
+    vocab_ = matrix(o->head).rows;
+    width_ = value(o->x).width;
   }
   program_.push_back(std::move(op));
+}
+
+std::size_t Program::plan_of(const AttentionLayer& layer) {
+  const auto found = std::ranges::find_if(plans_, [&layer](const auto& plan) {
+    return plan->n_heads() == layer.n_heads && plan->window() == layer.window;
+  });
+  const auto index = static_cast<std::size_t>(found - plans_.begin());
+  if (index == plans_.size()) {
+    plans_.push_back(std::make_unique<AttentionPlan>(pool_, layer.n_heads, layer.window, team_.size()));
+  }
+  return index;
+}
+
+const Program::Value& Program::value(Buffer index) const {
+  if (index >= values_.size()) refuse("there is no buffer " + number(index));
+  return values_[index];
+}
+
+const PackedMatrix& Program::matrix(Matrix index) const {
+  if (index >= matrices_.size()) refuse("there is no matrix " + number(index));
+  return matrices_[index];
+}
+
+void Program::check_vector(Vector index, std::size_t size) const {
+  if (index == no_vector) return;
+  if (index >= vectors_.size()) refuse("there is no vector " + number(index));
+  same(vector_sizes_[index], size, "a vector's size");
+}
+
+void Program::check(const EmbedOp& o) const {
+  same(matrix(o.table).cols, value(o.out).width, "width of the embedding");
+}
+
+void Program::check(const LinearOp& o) const {
+  if (o.weights.size() != o.biases.size() || o.weights.empty()) {
+    refuse("expected one bias, or none, for each of some weights");
+  }
+  std::size_t rows = 0;
+  for (std::size_t i = 0; i < o.weights.size(); ++i) {
+    same(matrix(o.weights[i]).cols, value(o.x).width, "width of a matrix");
+    check_vector(o.biases[i], matrix(o.weights[i]).rows);
+    rows += matrix(o.weights[i]).rows;
+  }
+  same(rows, value(o.out).width, "height of the matrices");
+  check_vector(o.norm.weight, value(o.x).width);
+}
+
+void Program::check(const GatedOp& o) const {
+  for (const Matrix m : {o.gate, o.up}) {
+    same(matrix(m).cols, value(o.x).width, "width of a gate");
+    same(matrix(m).rows, value(o.out).width, "height of a gate");
+  }
+  check_vector(o.norm.weight, value(o.x).width);
+}
+
+void Program::check(const AttentionOp& o) const {
+  const KvShape& kv = pool_.shape();
+  same(value(o.qkv).width, (o.layer.n_heads + 2 * kv.n_kv_heads) * kv.head_dim, "width of queries, keys, values");
+  same(value(o.out).width, o.layer.n_heads * kv.head_dim, "width of the attention");
+  if (o.layer.layer >= kv.n_layers) refuse("there is no layer " + number(o.layer.layer));
+  if (o.rotation >= rotations_.size()) refuse("there is no rotation " + number(o.rotation));
+  if (2 * rotations_[o.rotation].inv_freq.size() > kv.head_dim) refuse("a rotation is wider than a head");
+  check_vector(o.q_norm, kv.head_dim);
+  check_vector(o.k_norm, kv.head_dim);
+}
+
+void Program::check(const AddNormOp& o) const {
+  same(value(o.y).width, value(o.x).width, "width of a sum");
+  if (o.norm.weight == no_vector) refuse("a sum that is normalised needs weights");
+  check_vector(o.norm.weight, value(o.y).width);
+}
+
+void Program::check(const AddOp& o) const {
+  same(value(o.y).width, value(o.x).width, "width of a sum");
+}
+
+void Program::check(const LogitsOp& o) const {
+  same(matrix(o.head).cols, value(o.x).width, "width of the head");
+  check_vector(o.norm.weight, value(o.x).width);
 }
 
 void Program::finish() {
@@ -197,7 +203,7 @@ void Program::finish() {
     sin_.push_back(allocate<float>(max_tokens_ * rotation.inv_freq.size()));
   }
   std::size_t attention = 0;
-  for (const Plan& plan : plans_) attention = std::max(attention, plan.plan->scratch_floats());
+  for (const auto& plan : plans_) attention = std::max(attention, plan->scratch_floats());
   many_.make(max_tokens_, widest);
   for (Worker& worker : workers_) {
     worker.few.make(few_rows, widest);
@@ -258,7 +264,7 @@ void Program::prepare(const Step& step) {
                           static_cast<std::size_t>(step.positions[first]),
                           step.block_tables.subspan(s * step.pages, step.pages)});
   }
-  for (Plan& plan : plans_) plan.plan->build(sequences_);
+  for (const auto& plan : plans_) plan->build(sequences_);
   for (std::size_t i = 0; i < n_counters_; ++i) counters_[i].next.store(0, std::memory_order_relaxed);
   for (Worker& worker : workers_) worker.turn = 0;
 }
@@ -397,9 +403,7 @@ void Program::run(const GatedOp& op, std::size_t rank) {
 }
 
 void Program::run(const AttentionOp& op, std::size_t rank) {
-  const Plan& found = *std::ranges::find_if(
-      plans_, [&](const Plan& plan) { return plan.n_heads == op.layer.n_heads && plan.window == op.layer.window; });
-  const AttentionPlan& plan = *found.plan;
+  const AttentionPlan& plan = *plans_[op.plan];
   const Value& qkv = values_[op.qkv];
   const Value& out = values_[op.out];
   const AttentionCall call{

@@ -70,6 +70,7 @@ struct AttentionOp {
   AttentionLayer layer;
   Vector q_norm, k_norm;
   std::size_t rotation;  // index
+  std::size_t plan = 0;  // index; set by Program::add
 };
 struct AddNormOp {  // x += norm(y)
   Buffer x, y;
@@ -118,9 +119,6 @@ class Program {
   void step(const Step& step);
 
   KvPool& pool() noexcept { return pool_; }
-  [[nodiscard]] std::size_t vocab_size() const noexcept { return vocab_; }
-  [[nodiscard]] std::size_t width() const noexcept { return width_; }
-  [[nodiscard]] std::size_t max_tokens() const noexcept { return max_tokens_; }
 
  private:
   struct Value {
@@ -154,10 +152,19 @@ class Program {
   struct alignas(64) Counter {
     std::atomic<std::uint32_t> next{0};
   };
-  struct Plan {
-    std::size_t n_heads, window;
-    std::unique_ptr<AttentionPlan> plan;
-  };
+
+  // Building: what an operation names must exist and fit.
+  [[nodiscard]] const Value& value(Buffer index) const;
+  [[nodiscard]] const PackedMatrix& matrix(Matrix index) const;
+  void check_vector(Vector index, std::size_t size) const;
+  void check(const EmbedOp& op) const;
+  void check(const LinearOp& op) const;
+  void check(const GatedOp& op) const;
+  void check(const AttentionOp& op) const;
+  void check(const AddNormOp& op) const;
+  void check(const AddOp& op) const;
+  void check(const LogitsOp& op) const;
+  std::size_t plan_of(const AttentionLayer& layer);
 
   void check(const Step& step) const;
   void prepare(const Step& step);
@@ -199,7 +206,7 @@ class Program {
   std::vector<Rotation> rotations_;
   std::vector<Array<float>> cos_, sin_;  // per rotation: [max_tokens][pairs]
   std::vector<Op> program_;
-  std::vector<Plan> plans_;
+  std::vector<std::unique_ptr<AttentionPlan>> plans_;  // one for each kind of layer
 
   Inputs many_;
   std::vector<Worker> workers_;
