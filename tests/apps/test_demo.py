@@ -134,7 +134,7 @@ def test_a_failed_pull_is_told(tmp_path: Path) -> None:
 
 def test_a_server_that_cannot_start_is_told_with_its_log(tmp_path: Path) -> None:
     with pytest.raises(
-        demo.DemoFailed, match=r"ended with status [1-9](?s:.*)end of .*server\.log(?s:.*)no such folder"
+        demo.DemoFailed, match=r"ended with status [1-9](?s:.*)end of .*server\.log(?s:.*)no such file or folder"
     ):
         demo.Server(tmp_path / "no-such-repository", tmp_path / "server.log").__enter__()
 

@@ -159,7 +159,7 @@ def test_a_file_that_is_no_npy(repository: Path, tmp_path: Path) -> None:
 
 
 def test_a_repository_that_is_not_there(tmp_path: Path) -> None:
-    assert "no such folder" in refusal(NotFound, "double", "-", "--repo", str(tmp_path / "nowhere"))
+    assert "no such file or folder" in refusal(NotFound, "double", "-", "--repo", str(tmp_path / "nowhere"))
 
 
 @pytest.fixture

@@ -138,7 +138,7 @@ def test_the_repository_may_be_named_before_or_after_the_sub_command(repository,
 def test_an_empty_repository_says_how_to_begin(tmp_path):
     result = run("--repo", tmp_path)
     assert result.exit_code == 0
-    assert "headrace pull ocr" in result.stdout
+    assert f"headrace pull NAME --repo {tmp_path} (NAME: gemma3-270m, ocr, " in result.stdout
     assert json.loads(run("--repo", tmp_path, "--json").stdout)["models"] == []
 
 

@@ -41,7 +41,7 @@ def test_a_text_log_is_for_people(start):
     lines = server.log.read_text().splitlines()
     url = f"http://127.0.0.1:{server.port}"
     assert f"headrace: serving 6 of 8 on {url}  (docs: {url}/docs)" in lines
-    assert "  mlp                      ready  not verified: version '1' has no manifest" in lines
+    assert "  mlp                      ready  not verified: it has no manifest" in lines
     assert lines[-1] == "headrace: drained, bye"
 
 
@@ -50,7 +50,7 @@ def test_an_empty_repository_says_where_models_come_from(start):
         "--log-format", "text", without=("mlp", "identity", "slow", "broken", "corrupt", "typo", "shout", "writer")
     )
     assert server.stop() == 0
-    assert f"get some with: headrace pull ocr --repo {server.repo}\n" in server.log.read_text()
+    assert f"get one with: headrace pull NAME --repo {server.repo} (NAME: gemma3-270m, ocr, " in server.log.read_text()
 
 
 def test_the_folder_of_one_model_is_refused_with_the_folder_to_give(refused, repository):

@@ -32,7 +32,7 @@ async def test_without_current_the_highest_number_is_served_and_the_index_says_i
         disk.loose("m", version, int(version) if version.isdigit() else 77)
     repository = await opened()
     assert await factor(repository) == 10
-    assert repository.index()[0]["reason"] == "not verified: version '10' has no manifest"
+    assert repository.index()[0]["reason"] == "not verified: it has no manifest"
 
 
 @pytest.mark.parametrize("damage", ["changed", "extra", "no manifest"])
@@ -144,7 +144,7 @@ async def test_loads_unloads_and_failures_are_logged(disk, opened, caplog):
     ((loaded, failed), traced) = lines()
     assert loaded[0] == "INFO"
     assert loaded[1].startswith("m: loaded version 1 in 0.")
-    assert loaded[1].endswith(" s; not verified: version '1' has no manifest")
+    assert loaded[1].endswith(" s; not verified: it has no manifest")
     assert loaded[2] == "m"
     assert failed[0] == "ERROR"
     assert failed[1].startswith("typo: load failed: ")
@@ -163,7 +163,7 @@ async def test_loads_unloads_and_failures_are_logged(disk, opened, caplog):
 
 async def test_a_folder_that_is_not_there_is_told(tmp_path):
     repository = Repository(tmp_path / "none")
-    with pytest.raises(NotFound, match="none: no such folder"):
+    with pytest.raises(NotFound, match="none: no such file or folder"):
         await repository.start()
     await repository.close()
 

@@ -75,7 +75,12 @@ def _list(repo: Path | None, verify: bool, as_json: bool) -> None:
 
         typer.echo(msgspec.json.encode({"repo": str(repository.root), "models": rows}).decode())
     elif not rows:
-        typer.echo(f"no models in {repository.root}; try: headrace pull ocr")
+        import shlex
+
+        from headrace.store.recipe import recipe_names
+
+        where, names = f" --repo {shlex.quote(str(repo))}" if repo else "", ", ".join(recipe_names())
+        typer.echo(f"no models in {repository.root}; get one with: headrace pull NAME{where} (NAME: {names})")
     else:
         _print_table(rows, verify)
     if any(row["error"] for row in rows):

@@ -1,4 +1,4 @@
-"""`headrace serve`: a model repository, or one GGUF file, in; an HTTP server out, until SIGTERM or Ctrl-C."""
+"""`headrace serve`: a model repository, or one language model, in; an HTTP server out, until SIGTERM or Ctrl-C."""
 
 from __future__ import annotations
 
@@ -42,7 +42,10 @@ def command(
     repo: Annotated[
         Path | None,
         typer.Argument(
-            metavar="[REPO|FILE]", envvar="HEADRACE_REPO", help="Model repository, or one GGUF file. Default: ./models."
+            metavar="[REPO|MODEL]",
+            envvar="HEADRACE_REPO",
+            help="Model repository, or one language model: a GGUF file, or a folder with config.json and safetensors. "
+            "Default: ./models.",
         ),
     ] = None,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
@@ -77,7 +80,7 @@ def command(
         float, typer.Option(min=0, max=1, help="Share of requests without a traceparent to trace.")
     ] = 0.01,
 ) -> None:
-    """Serve every model and pipeline of a repository, or one GGUF file, over HTTP.
+    """Serve every model and pipeline of a repository, or one language model, over HTTP.
 
     OpenAI's API for language models and pipelines under /v1, Open Inference Protocol V2 under /v2, /generate, /healthz,
     /readyz, /metrics, /docs. On SIGTERM or Ctrl-C open requests are finished first; a second signal ends it at once.
@@ -86,7 +89,7 @@ def command(
 
     import uvloop
 
-    from headrace.apps.serve_llm.bare import bare_repository
+    from headrace.apps.serve_llm.bare import bare_model, bare_repository
     from headrace.core import logs
     from headrace.core.telemetry import TraceSettings
     from headrace.serve.codec.message import Limits
@@ -106,10 +109,11 @@ def command(
     path = repo or default_root()
     traces = TraceSettings(trace_ratio, trace_exporter)
     try:
-        with bare_repository(path) if path.is_file() else nullcontext(path) as root:
+        model = bare_model(path)
+        with nullcontext(path) if model is None else bare_repository(model) as root:
             uvloop.run(_serve(root, settings, traces, api_key, say))
     except HeadraceError as error:
-        if say is _say_text:
+        if log_format != "json":
             raise
         _log.error("%s", error)
         raise typer.Exit(1) from None
@@ -185,6 +189,8 @@ def _leave_soon() -> None:
 async def _load(repository: Repository, url: str, say: Callable[..., None]) -> None:
     import shlex
 
+    from headrace.store.recipe import recipe_names
+
     await repository.start()
     entries = repository.index()
     ready = [entry["name"] for entry in entries if entry["state"] == "READY"]
@@ -194,4 +200,5 @@ async def _load(repository: Repository, url: str, say: Callable[..., None]) -> N
         say(f"{line}{'  ' + entry['reason'] if entry['reason'] else ''}", model=entry["name"], state=entry["state"])
     if not entries:
         where = shlex.quote(str(repository.root))
-        say(f"headrace: {where} holds no model yet; get some with: headrace pull ocr --repo {where}")
+        names = ", ".join(recipe_names())
+        say(f"headrace: {where} holds no model yet; get one with: headrace pull NAME --repo {where} (NAME: {names})")

@@ -49,7 +49,7 @@ def choose_version(root: Path, name: str, *, pipeline: bool = False) -> Chosen:
         raise LoadFailed(f"model {name!r}: {root / name} has no version folder")
     directory = root / name / version
     if not current and not (directory / MANIFEST).exists():
-        return Chosen(version, directory, remark=f"not verified: version {version!r} has no manifest")
+        return Chosen(version, directory, remark="not verified: it has no manifest")
     return Chosen(version, directory, manifest=True)
 
 
@@ -60,7 +60,7 @@ def names_in(root: Path) -> list[str]:
     Raises `NotFound` when it is no folder, `ConfigError` when it is the folder of one model.
     """
     if not root.is_dir():
-        raise NotFound(f"model repository {root}: no such folder")
+        raise NotFound(f"{root}: no such file or folder; expected a folder of models")
     configured = {path.parent.name for path in root.glob(f"*/{CONFIG}") if path.parent.name[0] != "."}
     if not configured and (root / CONFIG).is_file():
         above = root.parent if root.name else root.resolve().parent

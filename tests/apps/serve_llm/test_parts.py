@@ -6,13 +6,14 @@ import numpy as np
 import pytest
 
 from headrace.apps.serve_llm.backend import LlmBackend, LlmPlugin
-from headrace.apps.serve_llm.bare import bare_repository
+from headrace.apps.serve_llm.bare import bare_model, bare_repository
 from headrace.apps.serve_llm.config import llm_config
 from headrace.core.context import Context
-from headrace.errors import ConfigError, InvalidInput, LoadFailed
+from headrace.errors import ConfigError, InvalidInput, LoadFailed, NotFound
 from headrace.llm.params import SamplingParams
 from headrace.serve.config import ModelConfig, load_config
 from headrace.serve.protocol import ConcurrentBackend
+from headrace.store.config import language_model
 from headrace.testing.language import save_language_model
 
 
@@ -38,6 +39,25 @@ def test_the_parts_of_a_split_file_come_along(tmp_path):
     (tmp_path / "other-00001-of-00002.gguf").write_bytes(b"GGUF")
     with bare_repository(tmp_path / "big[1]-00001-of-00003.gguf") as root:
         assert len(list((root / "big-1" / "1").iterdir())) == 3
+
+
+def test_a_folder_that_is_one_model_is_told_from_a_repository(tmp_path):
+    folder = tmp_path / "Qwen2.5-0.5B"
+    folder.mkdir()
+    assert bare_model(folder) is None
+    (folder / "config.json").write_text("{}")
+    (folder / "model.safetensors").write_bytes(b"")
+    with bare_repository(bare_model(folder)) as root:
+        (name,) = [path.name for path in root.iterdir()]
+        assert name == "qwen2.5-0.5b"
+        assert language_model([path.name for path in (root / name / "1").iterdir()]) == "."
+    (tmp_path / "loose.gguf").write_bytes(b"GGUF")
+    assert bare_model(tmp_path) == tmp_path / "loose.gguf"
+    (tmp_path / "m").mkdir()
+    (tmp_path / "m" / "headrace.toml").write_text('backend = "llm"\n')
+    assert bare_model(tmp_path) is None
+    with pytest.raises(NotFound, match=r"nope\.gguf: no such file or folder"):
+        bare_model(tmp_path / "nope.gguf")
 
 
 def test_another_file_is_no_repository(tmp_path):
