@@ -40,6 +40,7 @@ __all__ = [
     "grammar_of",
     "logit_bias_of",
     "open_engine",
+    "read_text",
     "stdin_text",
 ]
 
@@ -181,11 +182,12 @@ def grammar_of(json_schema: str, regex: str, lark: Path | None) -> Grammar | Non
     if json_schema.lstrip().startswith("{"):
         return Grammar("json_schema", json_schema)
     if json_schema:
-        return Grammar("json_schema", _read(Path(json_schema)))
-    return None if lark is None else Grammar("lark", _read(lark))
+        return Grammar("json_schema", read_text(Path(json_schema)))
+    return None if lark is None else Grammar("lark", read_text(lark))
 
 
-def _read(file: Path) -> str:
+def read_text(file: Path) -> str:
+    """Raises `InvalidInput` where there is no such file, or no UTF-8 in it."""
     from headrace.errors import InvalidInput
 
     try:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 import typer
 
 from headrace.cli._complete import references
+from headrace.cli._language import read_text
 from headrace.cli._model import MODEL_HELP
 from headrace.errors import InvalidInput
 
@@ -27,6 +28,8 @@ _EXAMPLES = {
     "perplexity": ("smollm2", "./model.gguf --text book.txt --context 2048"),
     "kl": ("smollm2 --tokens 2000 --json | jq .mean_kl", "smollm2 --executor int8 --kv int8"),
 }
+
+DEFAULT_CONTEXT = 1024
 
 
 def _epilog(*names: str) -> str:
@@ -77,7 +80,15 @@ Model = Annotated[str, typer.Argument(metavar="MODEL", help=MODEL_HELP, autocomp
 Text = Annotated[
     Path | None, typer.Option(metavar="FILE", help="UTF-8 text. Default: a varied one that comes with Headrace.")
 ]
-Context = Annotated[int, typer.Option(metavar="N", min=2, help="Tokens of a window; each window starts afresh.")]
+Context = Annotated[
+    int | None,
+    typer.Option(
+        metavar="N",
+        min=2,
+        show_default=f"{DEFAULT_CONTEXT}, or what the model was made for",
+        help="Tokens of a window; each window starts afresh.",
+    ),
+]
 Tokens = Annotated[int, typer.Option(metavar="N", min=0, help="Stop after that many tokens of the text; 0: all.")]
 Who = Annotated[ExecutorName, typer.Option(help="What runs the model; int8 is the reference with rounded inputs.")]
 Kv = Annotated[KvName, typer.Option(help="How keys and values are kept.")]
@@ -103,7 +114,7 @@ def _add(name: str, measure: Measure) -> None:
     def run(
         model: Model,
         text: Text = None,
-        context: Context = 1024,
+        context: Context = None,
         tokens: Tokens = 0,
         executor: Who = ExecutorName.native,
         kv: Kv = KvName.f16,
@@ -135,7 +146,7 @@ def _kl(subject: Subject, runner: Executor, advance: Callable[[int], None]) -> t
     with contextlib.closing(subject.reference()) as truth:
         found = evaluate.divergence(runner, truth, subject.windows, progress=advance)
     return found, (
-        f"KL to the exact model: mean {found.mean_kl:.6f}, 99 % below {found.p99_kl:.6f}, max {found.max_kl:.6f} nats\n"
+        f"KL to the exact model: mean {found.mean_kl:.2g}, 99 % below {found.p99_kl:.2g}, max {found.max_kl:.2g} nats\n"
         f"same likeliest token {100 * found.same_top1:.2f} % of {found.tokens}\n"
         f"perplexity {found.perplexity:.4f}, exact {found.reference_perplexity:.4f}"
     )
@@ -199,30 +210,29 @@ class Subject:
 
 
 @contextlib.contextmanager
-def opened(model: str, repo: Path | None, text: Path | None, context: int, limit: int) -> Iterator[Subject]:
-    """Load `model` and cut the text's first `limit` (0: all) tokens into windows of `context`."""
+def opened(model: str, repo: Path | None, text: Path | None, context: int | None, limit: int) -> Iterator[Subject]:
+    """Load `model` and cut the text's first `limit` (0: all) tokens into windows of `context`.
+
+    Raises `InvalidInput` for more than the model was made for.
+    """
     from headrace.cli._model import model_file
     from headrace.llm.evaluate import sample_text, windows
     from headrace.llm.loader import load_model
     from headrace.llm.tokenizer import load_tokenizer
 
-    content = sample_text() if text is None else _read(text)
+    content = sample_text() if text is None else read_text(text)
     checkpoint, config, trace = load_model(model_file(model, repo))
     try:
+        most = config.context_length
+        if context is not None and context > most:
+            raise InvalidInput(f"--context: expected at most {most}, which the model was made for, got {context}")
         tokenizer = load_tokenizer(checkpoint.metadata)
         tokens = tokenizer.encode(content, special=False)
         bos = tokenizer.bos_id if tokenizer.marks.add_bos else None
-        cut = windows(tokens[:limit] if limit else tokens, min(context, config.context_length), bos)
+        cut = windows(tokens[:limit] if limit else tokens, context or min(DEFAULT_CONTEXT, most), bos)
         yield Subject(checkpoint, trace, cut)
     finally:
         checkpoint.close()
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InvalidInput(f"{path}: expected a UTF-8 text: {error}") from error
 
 
 @contextlib.contextmanager
@@ -232,7 +242,8 @@ def _bar(total: int, quiet: bool) -> Iterator[Callable[[int], None]]:
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     columns = (TextColumn("tokens"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True, disable=quiet) as progress:
+    console = Console(stderr=True)
+    with Progress(*columns, console=console, transient=True, disable=quiet or not console.is_terminal) as progress:
         task = progress.add_task("tokens", total=total)
         yield lambda n: progress.advance(task, n)
 
