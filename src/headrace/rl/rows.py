@@ -9,8 +9,8 @@ from ctypes import CFUNCTYPE, c_int32, c_int64, c_uint64, c_void_p
 
 import numpy as np
 
+from headrace.errors import InvalidInput
 from headrace.rl.envs import CompiledEnv
-from headrace.rl.envs.batch import seed_of
 
 __all__ = ["EnvRows"]
 
@@ -27,7 +27,9 @@ class EnvRows:
     [n][obs_size]), `rewards` float32[n], `terminated` and `truncated` uint8[n]."""
 
     def __init__(self, env: CompiledEnv, n: int, seed: int) -> None:
-        self.env, self.n, self.seed = env, n, seed_of(seed)
+        if not 0 <= seed < 1 << 64:
+            raise InvalidInput(f"environments: expected a seed in 0 … 2^64 - 1, got {seed}")
+        self.env, self.n, self.seed = env, n, seed
         space = env.spec.action
         self.actions = np.zeros((n, space.size), space.dtype)
         self.obs, self.final_obs = (np.zeros((n, env.spec.obs_size), np.float32) for _ in range(2))
