@@ -1,4 +1,4 @@
-"""Environments that give no numbers, contexts that end and settings that do not fit: said clearly, and nothing is lost."""
+"""NaN from environments, contexts that end, settings that do not fit: said clearly, and nothing is lost."""
 
 from __future__ import annotations
 
