@@ -81,13 +81,20 @@ def show(results: dict[str, dict[str, Any]]) -> str:
     return table(head, rows)
 
 
+def counts(text: str) -> str:
+    """The same text, which the engines read, if it is "1,4" or the like."""
+    if not all(part.isdecimal() and int(part) for part in text.split(",")):
+        raise argparse.ArgumentTypeError(f"expected whole numbers like 1,4,8, got {text!r}")
+    return text
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--prompt", type=int, default=512, help="tokens of the prompt")
     parser.add_argument("--gen", type=int, default=128, help="tokens to generate")
-    parser.add_argument("--streams", default="1,4,8,16", help="answers at a time")
+    parser.add_argument("--streams", type=counts, default="1,4,8,16", help="answers at a time")
     parser.add_argument("--stream-prompt", type=int, default=128, help="tokens of each prompt with several streams")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--kv-type", default="f16", choices=["f16", "int8"])

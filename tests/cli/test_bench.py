@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -91,6 +92,14 @@ def test_wrong_options_of_serve(
     with pytest.raises(SystemExit):
         bench("run").parse(arguments)
     assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("streams", ["1,x", "0", "1,,2", ""])
+def test_wrong_numbers_of_streams_are_told_before_anything_runs(checkout: Path, streams: str) -> None:
+    line = [sys.executable, str(checkout / "bench" / "llm" / "run.py"), "model.gguf", f"--streams={streams}"]
+    done = subprocess.run(line, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert f"--streams: expected whole numbers like 1,4,8, got {streams!r}" in done.stderr
 
 
 def test_options_of_serve(bench: Any) -> None:

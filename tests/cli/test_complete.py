@@ -45,6 +45,7 @@ def test_values_are_proposed(complete):
     assert complete("pull", "o") == ["ocr"]
     assert complete("pull", "./") == ["./models/", "./net.onnx"]
     assert complete("infer", "n") == ["net"]
+    assert complete("bench", "llm", "n") == ["net"]
     assert complete("infer", "net", "--type", "audio/w") == ["audio/wav"]
 
 

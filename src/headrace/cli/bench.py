@@ -13,6 +13,8 @@ from typing import Annotated
 import typer
 
 import headrace
+from headrace.cli._complete import references
+from headrace.cli._model import MODEL_HELP
 from headrace.errors import NotFound
 
 __all__ = ["command"]
@@ -114,7 +116,7 @@ def vad(json: Json = False) -> None:
 
 @command.command(epilog=_examples("llm model.gguf", "llm model.gguf --peers llamacpp,openvino --json"))
 def llm(
-    model: Annotated[str, typer.Argument(help="GGUF file, folder of safetensors, or name in the model repository.")],
+    model: Annotated[str, typer.Argument(metavar="MODEL", help=MODEL_HELP, autocompletion=references)],
     threads: Annotated[int, typer.Option(min=1, help="Threads of every engine.")] = 2,
     prompt: Annotated[int, typer.Option(min=1, help="Tokens of the prompt.")] = 512,
     gen: Annotated[int, typer.Option(min=2, help="Tokens to generate.")] = 128,
