@@ -85,11 +85,13 @@ def test_it_answers_and_ends(home: Path) -> None:
     assert "light" in answered[1]
     assert int(answered[2]) > 20
     assert _refuses_connections(int(re.findall(r"http://127\.0\.0\.1:(\d+)", output)[0])), "the server is still there"
-    told, hint = output.splitlines()[-2:]
+    told, serve, chat = output.splitlines()[-3:]
     assert "the server has been stopped" in told
-    command = hint.partition("try: ")[2]
+    command = serve.partition("to serve again: ")[2]
     assert command.endswith(f" serve {home}/models")
     subprocess.run(["bash", "-c", command.replace(" serve ", " models --repo ")], timeout=60, check=True)
+    command = chat.partition("to chat: ")[2]
+    subprocess.run(["bash", "-c", command], timeout=60, check=True, stdin=subprocess.DEVNULL)
 
 
 @pytest.mark.models

@@ -55,7 +55,7 @@ def test_clearing_frees_it(cache):
 
 
 def test_damage_is_found_and_removed(cache):
-    assert "all weights are sound (1 files)" in _run("verify")
+    assert "all weights are sound (1 file)" in _run("verify")
     path = cache.entries()[0].path
     data = bytearray(path.read_bytes())
     data[5000] ^= 1

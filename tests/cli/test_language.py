@@ -122,6 +122,16 @@ def test_a_line_break_at_the_end_of_the_input_is_no_part_of_it(run) -> None:
     assert tokens("Hello\n\n") == tokens("Hello\n") + 1
 
 
+def test_the_cache_says_where_the_weights_came_from(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HEADRACE_CACHE", str(tmp_path))
+    monkeypatch.chdir(model.parent)
+    assert CliRunner().invoke(app, ["generate", model.name, "Hello", "--max-tokens", "1"]).exit_code == 0
+    (row,) = json.loads(CliRunner().invoke(app, ["cache", "--json"]).stdout)["weights"]
+    assert row["model"] == str(model.resolve())
+
+
 @pytest.fixture
 def repo(model: Path, tmp_path: Path) -> Path:
     """A repository that has the model under the name `tiny`."""
@@ -278,6 +288,10 @@ def test_a_person_asks_stops_saves_and_leaves(terminal: Terminal, tmp_path: Path
     terminal.until("> ", terminal.interrupt)  # one that comes just before `input` waits is noticed at the next key only
     terminal.type("/help\n")
     terminal.until("Ctrl-C stops the answer")
+    terminal.type("/foo\n")
+    terminal.until("unknown command: /foo")
+    terminal.type("/save\n")
+    terminal.until("/save needs a FILE")
     terminal.type("/system\n")
     terminal.until(r"Be brief\.")
     terminal.type("/save talk.json\n")

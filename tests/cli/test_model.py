@@ -98,3 +98,10 @@ def test_what_is_neither_file_nor_folder_is_told(tmp_path: Path) -> None:
 def test_a_name_that_no_file_can_have_is_told(repo: Path, name: str) -> None:
     with pytest.raises(InvalidInput, match="cannot be read: File name too long"):
         model_file(name, repo)
+
+
+def test_a_pipeline_is_no_language_model(repo: Path) -> None:
+    (repo / "ocr").mkdir()
+    (repo / "ocr" / "headrace.toml").write_text('[[stage]]\nop = "image.decode"\n')
+    with pytest.raises(InvalidInput, match=r"'ocr' is a pipeline, not a language model.*headrace infer ocr FILE"):
+        model_file("ocr", repo)

@@ -76,8 +76,9 @@ def main() -> int:
                 asked = json.dumps(_question(stream=False))
                 _say(f"try: curl -sS -d {shlex.quote(asked)} {server.url}/v1/chat/completions")
                 server.wait()
-        _say(f"the server has been stopped; its log is {server.log}; to keep one running:")
-        _say(f"try: {_command()} serve {shlex.quote(str(repo))}")
+        _say(f"the server has been stopped; its log is {server.log}")
+        _say(f"to serve again: {_command()} serve {shlex.quote(str(repo))}")
+        _say(f"to chat:        {_command()} chat {_CHAT_MODEL} --repo {shlex.quote(str(repo))}")
     except KeyboardInterrupt:
         _say("stopped")
     except (HeadraceError, OSError) as error:

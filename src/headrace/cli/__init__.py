@@ -30,7 +30,7 @@ __all__ = ["app", "main"]
 
 app = typer.Typer(
     name="headrace",
-    help="Train, quantise and serve models on one box.",
+    help="Serve models and pipelines, and run language models, on the CPUs of one box.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",

@@ -50,6 +50,9 @@ def located(model: str | Path, repo: Path | None = None) -> tuple[Path, Path | N
     try:
         folder = store.resolve(str(model))
     except HeadraceError as error:
+        if str(model) in store.names() and store.info(str(model)).kind == "pipeline":
+            told = f"{model!r} is a pipeline, not a language model; it is run by: headrace infer {model} FILE"
+            raise InvalidInput(told) from None
         raise NotFound(
             f"{model!r} is no file or folder, and in the repository: {error}{_hint(model, store)}"
         ) from error

@@ -97,7 +97,7 @@ def verify(as_json: AsJson = False) -> None:
     if as_json:
         _print({"verified": len(entries) - len(damaged), "damaged": damaged})
     elif not damaged:
-        typer.echo(f"all weights are sound ({len(entries)} files)")
+        typer.echo(f"all weights are sound ({len(entries)} file{'' if len(entries) == 1 else 's'})")
     if damaged:
         raise typer.Exit(1)
 

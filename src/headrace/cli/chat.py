@@ -208,6 +208,9 @@ def _obey(talk: Conversation, line: str, say: object) -> bool:
             say(f"{len(talk.messages)} messages written to {rest}", markup=False)
         except OSError as error:
             say(f"{rest}: {error.strerror}", markup=False)
-    else:
+    elif name == "/help":
         say(HELP, markup=False)
+    else:
+        wrong = "/save needs a FILE" if name == "/save" else f"unknown command: {name}"
+        say(f"{wrong}; /help lists the commands", markup=False)
     return True

@@ -203,7 +203,8 @@ class _Weights:
         self._matrices: dict[Weight, int] = {}
         self._vectors: dict[str, int] = {"": -1}
         key = cache.key(checkpoint.files, f"{LAYOUT} {weight_bits}")
-        self._packed = cache.open(key, lambda writer: self._pack(writer, wanted, progress), label=checkpoint.path)
+        label = os.path.realpath(checkpoint.path)
+        self._packed = cache.open(key, lambda writer: self._pack(writer, wanted, progress), label=label)
         self._multipliers = self._packed["multipliers"].view(np.float32)
         self._order = {weight: i for i, weight in enumerate(wanted)}
 
