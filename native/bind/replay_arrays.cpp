@@ -1,5 +1,7 @@
 #include "replay_arrays.hpp"
 
+#include <nanobind/stl/string.h>
+
 #include <bit>
 #include <utility>
 
@@ -51,10 +53,15 @@ std::string shape_text(const RowType& type, bool rows) {
   return text + "]";
 }
 
+std::string text_of(nb::handle object) {
+  return nb::cast<std::string>(nb::steal<nb::str>(PyObject_Str(object.ptr())));
+}
+
 std::string what_is(nb::handle object) {
   if (nb::hasattr(object, "dtype") && nb::hasattr(object, "shape")) {
-    return nb::cast<std::string>(nb::str(object.attr("dtype"))) + " of shape " +
-           nb::cast<std::string>(nb::str(object.attr("shape")));
+    const nb::object dtype = object.attr("dtype");
+    const nb::object shape = object.attr("shape");
+    return text_of(dtype) + " of shape " + text_of(shape);
   }
   return Py_TYPE(object.ptr())->tp_name;
 }
@@ -160,8 +167,7 @@ void Columns::refuse_unknown(const nb::dict& given, const Columns* also) const {
     if (knows(name) || (also != nullptr && also->knows(name))) continue;
     std::string known;
     for (const RowType& type : schema_) known += (known.empty() ? "" : ", ") + std::string(type.name.c_str());
-    throw Error(ErrorKind::invalid_input,
-                "expected the fields " + known + "; there is no '" + nb::cast<std::string>(nb::str(name)) + "'");
+    throw Error(ErrorKind::invalid_input, "expected the fields " + known + "; there is no '" + text_of(name) + "'");
   }
   throw Error(ErrorKind::invalid_input, "a field was given that is filled in here");
 }
