@@ -48,7 +48,7 @@ class BoardSpec:
 
 
 class Board:
-    """Views of the segment: `obs`, `final`, `actions` (`Rows`), one array per column, and `progress`, int64[workers, 8]:
+    """Views of the segment: `obs`, `final`, `actions` (`Rows`), an array per column, and `progress`, int64[workers, 8]:
     how many calls of environments a worker has begun, and in which one it is (or -1)."""
 
     def __init__(self, spec: BoardSpec, segment: shm.SharedSegment) -> None:

@@ -287,9 +287,11 @@ class ParallelDriver(_Base):
             board.alive[self.agents[agent]] = True
         board.over[self.number] = over
         told = self._told(infos)
+        if self.settings.same_step:
+            for row in (self.agents[agent] for agent in acting):
+                if board.terminated[row] or board.truncated[row]:
+                    self._keep_final(row)
         if over and self.settings.same_step:
-            for row in range(self.first, self.first + board.spec.agents):
-                self._keep_final(row)
             first = self._begin(None, None)
             board.over[self.number] = False
             return Entry(self.number, first, told) if first or told else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -39,11 +40,11 @@ class Held:
         cloudpickle = require("cloudpickle", "rl")
         for index, numbers in enumerate(np.array_split(np.arange(len(factories)), workers)):
             envs = numbers.tolist()
-            job = Job(index, parallel, [(i, factories[i]) for i in envs], self.results.name, driving)
             try:
-                pickled = cloudpickle.dumps(job)
+                made = cloudpickle.dumps([factories[env] for env in envs])
             except Exception as error:
                 raise InvalidInput(f"environments {envs[0]} … {envs[-1]}: factories cannot be sent: {error}") from error
+            pickled = pickle.dumps(Job(index, parallel, envs, made, self.results.name, driving))
             segment = shm.create(None, len(pickled))
             segment.array()[:] = np.frombuffer(pickled, np.uint8)
             self._payloads.append(segment)

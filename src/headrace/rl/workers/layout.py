@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from headrace.core.extras import require
 from headrace.errors import InvalidInput
 
-__all__ = ["Leaf", "Rows", "leaves", "nest", "reader", "writer"]
+__all__ = ["Leaf", "Rows", "flat", "leaves", "nest", "reader", "writer"]
 
 _LINE = 64  # bytes; every array begins a cache line
 
@@ -90,6 +90,7 @@ class Rows:
             size = n * math.prod(leaf.shape) * leaf.dtype.itemsize
             self.arrays.append(buffer[offset : offset + size].view(leaf.dtype).reshape(n, *leaf.shape))
             offset += _aligned(size)
+        self.getters = [_getter(leaf, array) for leaf, array in zip(self.leaves, self.arrays, strict=True)]
 
     @staticmethod
     def nbytes(space: Any, n: int) -> int:
@@ -102,30 +103,29 @@ class Rows:
 
     def take(self, rows: Any) -> Any:
         """Copies of the chosen rows (an index array, or a slice), in the structure of the space."""
-        return nest(self.space, (np.array(array[rows]) for array in self.arrays))
+        views = (array[rows] for array in self.arrays)
+        return nest(self.space, (view.copy() if isinstance(rows, slice) else view for view in views))
 
     def element(self, row: int) -> Any:
         """A copy of one element, as the space's own `sample` would look."""
-        return nest(self.space, (_element(array, row) for array in self.arrays))
+        return nest(self.space, (get(row) for get in self.getters))
 
 
 def _aligned(size: int) -> int:
     return -(-size // _LINE) * _LINE
 
 
-def _element(array: NDArray[Any], row: int) -> Any:
-    one = array[row]
-    return one.copy() if isinstance(one, np.ndarray) else one  # a Discrete one is a NumPy scalar already
+def _getter(leaf: Leaf, array: NDArray[Any]) -> Callable[[int], Any]:
+    """What copies one row: a NumPy scalar of a Discrete, else an array, also where it has no dimensions."""
+    if leaf.kind == "Discrete":
+        return array.__getitem__
+    return lambda row: array[row, ...].copy()
 
 
 def reader(rows: Rows) -> Callable[[int], Any]:
     """What gives element i, a copy that an environment may keep."""
-    if len(rows.arrays) == 1 and rows.space is rows.leaves[0].space:
-        array = rows.arrays[0]
-        if array.ndim == 1:
-            return array.__getitem__
-        return lambda row: array[row].copy()
-    return rows.element
+    plain = len(rows.arrays) == 1 and rows.space is rows.leaves[0].space
+    return rows.getters[0] if plain else rows.element
 
 
 def writer(rows: Rows) -> Callable[[int, Any], bool]:

@@ -19,7 +19,7 @@ from headrace.errors import Unavailable
 from headrace.rl.workers.board import Board
 from headrace.rl.workers.process import WorkerProcess
 
-__all__ = ["Shard", "Task"]
+__all__ = ["Shard", "Task", "reset_task", "step_task"]
 
 
 @dataclass(slots=True)

@@ -112,6 +112,12 @@ class ProcessVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         make = partial(gymnasium.make, env) if isinstance(env, str) else env
         return cls([partial(make, **(kwargs or {}))] * num_envs, **options)
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
     @property
     def tally(self) -> Tally:
         """What went wrong so far."""

@@ -32,11 +32,15 @@ _CHANGED = "its spaces are not what they were: expected {}, got {}"
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What a worker is for, pickled by its parent: environments (numbers and factories), and the ring to answer on."""
+    """What a worker is for, pickled by its parent: its environments, and the ring to answer on.
+
+    `factories`: a list of what makes each of `envs`, pickled for itself, so that a failure to unpickle can be told.
+    """
 
     worker: int
     parallel: bool
-    factories: list[tuple[int, Callable[[], Any]]]
+    envs: list[int]
+    factories: bytes
     results: str
     settings: DriverSettings
 
@@ -64,11 +68,10 @@ def main(payload: str, epoch: str, commands: str, lifeline: str) -> None:
 
 class _Worker:
     def __init__(self, job: Job, epoch: int, commands: SpscRing) -> None:
-        kind = ParallelDriver if job.parallel else GymDriver
         self.job, self.epoch, self.commands = job, epoch, commands
         self.results = MpmcRing.attach(job.results)
-        self.drivers: list[Driver] = [kind(number, factory) for number, factory in job.factories]
-        self.places = {driver.number: place for place, driver in enumerate(self.drivers)}
+        self.drivers: list[Driver] = []
+        self.places = {number: place for place, number in enumerate(job.envs)}
         self.number = 0
 
     def answer(self, kind: bytes, payload: bytes = b"") -> None:
@@ -101,14 +104,18 @@ class _Worker:
                 return
 
     def _build(self) -> list[Spaces] | None:
-        found = []
-        for driver in self.drivers:
-            try:
-                found.append(driver.build())
-            except BaseException as error:
-                told = Fault(driver.number, "error", 0, None, f"could not be made: {_said(error)}", _trace())
-                self.answer(b"e", pickle.dumps(told))
-                return None
+        kind = ParallelDriver if self.job.parallel else GymDriver
+        found: list[Spaces] = []
+        try:
+            factories: list[Callable[[], Any]] = pickle.loads(self.job.factories)
+            for number, factory in zip(self.job.envs, factories, strict=True):
+                self.drivers.append(kind(number, factory))
+                found.append(self.drivers[-1].build())
+        except BaseException as error:
+            number = self.job.envs[len(found)]
+            told = Fault(number, "error", 0, None, f"could not be made: {_said(error)}", _trace())
+            self.answer(b"e", pickle.dumps(told))
+            return None
         return found
 
     def _attach(self, spec: BoardSpec, name: str, *, found: Sequence[Spaces]) -> None:
