@@ -58,6 +58,12 @@ def test_help_says_what_and_shows_how(path: tuple[str, ...], command: Any) -> No
 
 
 @pytest.mark.parametrize("path", [path for path, _ in COMMANDS], ids=" ".join)
+def test_a_narrow_terminal_shows_the_names_of_all_options(path: tuple[str, ...]) -> None:
+    result = CliRunner().invoke(app, [*path, "--help"], env={**PLAIN, "COLUMNS": "80"}, prog_name="headrace")
+    assert re.findall(r"--[\w-]*…", result.output) == []
+
+
+@pytest.mark.parametrize("path", [path for path, _ in COMMANDS], ids=" ".join)
 def test_unknown_options_are_refused(path: tuple[str, ...]) -> None:
     result = _run(*path, "--no-such-option")
     assert result.exit_code == 2
