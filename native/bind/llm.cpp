@@ -72,12 +72,6 @@ PackedMatrix matrix_of(const Read<std::uint8_t>& data, const std::string& type, 
   return matrix;
 }
 
-void unpack_into(const Read<std::uint8_t>& data, const std::string& type, int weight_bits, float multiplier,
-                 const Table<float>& out) {
-  const PackedMatrix matrix = matrix_of(data, type, weight_bits, out.shape(0), out.shape(1), multiplier);
-  for (std::size_t row = 0; row < out.shape(0); ++row) unpack_row(matrix, row, out.data() + row * out.shape(1));
-}
-
 /// The program and the arrays it looks into.
 class Owner {
  public:
@@ -141,8 +135,6 @@ void bind_llm(nb::module_& m) {
   m.def("packed_bytes", &packed_bytes, nb::arg("type"), nb::arg("weight_bits"), nb::arg("rows"), nb::arg("cols"));
   m.def("pack", &pack_into, nb::arg("type"), nb::arg("weight_bits"), nb::arg("source"), nb::arg("rows"),
         nb::arg("cols"), nb::arg("out"));
-  m.def("unpack", &unpack_into, nb::arg("data"), nb::arg("type"), nb::arg("weight_bits"), nb::arg("multiplier"),
-        nb::arg("out"));
   nb::class_<Owner>(m, "Program")
       .def(nb::init<const std::string&, std::size_t, std::size_t, std::size_t, std::size_t, std::size_t, std::size_t,
                     bool, float>(),
@@ -236,7 +228,6 @@ void bind_llm(nb::module_& m) {
              const Table<const std::int32_t>& tables, const Ids& rows, const Table<float>& out) {
             llm::Step step = step_of(tokens, positions, starts, tables, rows);
             step.hidden = span_of(out);
-            if (out.size() == 0) return;
             run(o, step);
           },
           nb::arg("tokens"), nb::arg("positions"), nb::arg("starts"), nb::arg("block_tables"), nb::arg("rows"),

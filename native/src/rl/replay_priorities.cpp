@@ -15,6 +15,7 @@ using replay_detail::Stream;
 
 namespace {
 
+constexpr std::uint64_t kAhead = 24;
 constexpr std::uint32_t kDraws = 64;  // draws of one row before we take any that is finished
 
 double checked(double value, bool fits, const char* what, const char* expected) {
@@ -48,8 +49,10 @@ bool ReplayPriorities::adopt(std::uint64_t slot) {
 void ReplayPriorities::refresh_range(std::uint64_t first, std::uint64_t end) {
   const std::uint64_t begin = ring_->slot_of(first);
   const std::uint64_t last = begin + (end - first);  // may run past the end of the ring, at most once around
+  const auto slot_of = [this](std::uint64_t at) { return at < ring_->capacity() ? at : at - ring_->capacity(); };
   for (std::uint64_t at = begin; at < last; ++at) {
-    const std::uint64_t slot = at < ring_->capacity() ? at : at - ring_->capacity();
+    if (at + kAhead < last) ring_->prefetch(slot_of(at + kAhead));  // it lies in a producer's cache
+    const std::uint64_t slot = slot_of(at);
     if (!adopt(slot)) pending_.push_back(slot);
   }
   tree_.update_range(begin, std::min(last, ring_->capacity()));

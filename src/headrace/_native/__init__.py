@@ -28,7 +28,6 @@ from headrace._native._ext import (
     parse_json_numbers,
     sample_rows,
     supported_isas,
-    unpack,
     vtrace,
 )
 
@@ -60,6 +59,5 @@ __all__ = [
     "parse_json_numbers",
     "sample_rows",
     "supported_isas",
-    "unpack",
     "vtrace",
 ]

@@ -516,7 +516,8 @@ class Learner:
 
 class EnvTeam:
     """
-    Threads that run the three functions of a compiled environment over their shards of a batch. One call at a time; the addresses must stay good.
+    Threads that run the three functions of a compiled environment over their shards of a batch.
+    One call at a time; the addresses must stay good.
     """
 
     def __init__(self, reset: int, restart: int, step: int, n: int, threads: int) -> None: ...

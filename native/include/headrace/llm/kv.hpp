@@ -37,7 +37,6 @@ class KvPool {
   [[nodiscard]] std::size_t n_pages() const noexcept { return shape_.n_pages; }
   [[nodiscard]] std::size_t padded_dim() const noexcept { return padded_dim_; }  // head_dim rounded up to 16
   [[nodiscard]] std::size_t page_bytes() const noexcept { return page_bytes_; }
-  [[nodiscard]] std::size_t bytes() const noexcept { return page_bytes_ * shape_.n_pages; }
 
   /// Copy what `source` holds for all layers into `target`. Throws invalid_input for a page that does not exist.
   void copy_page(std::size_t source, std::size_t target);

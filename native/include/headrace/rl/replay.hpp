@@ -141,6 +141,8 @@ class ReplayRing {
                      std::int64_t* sequences) const;
   /// Position of the finished row in `slot`, or kNone.
   [[nodiscard]] std::int64_t sequence(std::uint64_t slot) const noexcept;
+  /// Say that `sequence(slot)` will be asked for soon.
+  void prefetch(std::uint64_t slot) const noexcept { __builtin_prefetch(slot_at(slot)); }
 
   /// Look at every slot. Throws integrity_error that names the first slot whose word cannot be.
   [[nodiscard]] ReplayIntegrity check_integrity() const;

@@ -46,12 +46,12 @@ def particles(n: int, id: str, max_steps: int = 500) -> type[Env]:
     floats = Annotated[NDArray[np.float32], Array((n,), "float32")]
     ints = Annotated[NDArray[np.int32], Array((n,), "int32")]
     starts = Annotated[NDArray[np.int32], Array((cells * cells + 2,), "int32")]
-    Places = NamedTuple(  # type: ignore[misc]  mypy wants the fields written out
+    Places = NamedTuple(  # mypy wants the fields written out
         "Places",
         [
             ("corner_x", float),
             ("corner_y", float),
-            *[(name, floats) for name in ("x", "y", "vx", "vy")],
+            *[(name, floats) for name in ("x", "y", "vx", "vy")],  # type: ignore[misc]
             ("cell", ints),  # of each disc
             ("order", ints),  # discs by cell, and within a cell by number
             ("start", starts),  # of each cell in that order; two more, for counting
