@@ -59,11 +59,11 @@ def each_token(batch: Batch) -> Iterator[Batch]:
 def check_batch(batch: Batch, *, n_pages: int, max_tokens: int, vocab_size: int) -> None:
     """Raise `InvalidInput` for a batch whose shapes, tokens, positions or pages cannot be."""
     n_tokens, starts, tables = len(batch.tokens), batch.starts, batch.block_tables
-    if n_tokens > max_tokens:
-        raise InvalidInput(f"tokens: expected at most {max_tokens}, got {n_tokens}")
+    if not 1 <= n_tokens <= max_tokens:
+        raise InvalidInput(f"tokens: expected 1 to {max_tokens}, got {n_tokens}")
     if len(batch.positions) != n_tokens:
         raise InvalidInput(f"positions: expected {n_tokens}, one for each token, got {len(batch.positions)}")
-    if len(starts) < 1 or starts[0] != 0 or starts[-1] != n_tokens or (np.diff(starts) < 0).any():
+    if len(starts) < 1 or starts[0] != 0 or starts[-1] != n_tokens or (np.diff(starts) < 1).any():
         raise InvalidInput(f"starts: expected rising numbers from 0 to {n_tokens}, got {starts.tolist()}")
     if tables.ndim != 2 or len(tables) != len(starts) - 1:
         raise InvalidInput(f"block_tables: expected {len(starts) - 1} rows, got the shape {list(tables.shape)}")
@@ -72,8 +72,6 @@ def check_batch(batch: Batch, *, n_pages: int, max_tokens: int, vocab_size: int)
     _below("tokens", batch.tokens, vocab_size)
     _below("rows", batch.rows, n_tokens)
     for table, start, end in zip(tables, starts, starts[1:], strict=False):
-        if start == end:
-            continue
         positions = batch.positions[start:end]
         if (np.diff(positions) != 1).any():
             raise InvalidInput("positions: expected consecutive numbers within a sequence")

@@ -23,12 +23,12 @@ Floats: TypeAlias = npt.NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """One step: S sequences, T tokens, R of them asked for an output. A token gets the same numbers in any batch.
+    """One step: S sequences, T >= 1 tokens, R of them asked for an output. A token gets the same numbers in any batch.
 
     Attributes:
         tokens: int32[T], sequence after sequence.
         positions: int32[T], each token's place in its sequence; consecutive within a sequence.
-        starts: int32[S + 1]; sequence s has tokens starts[s] up to starts[s + 1].
+        starts: int32[S + 1]; sequence s has tokens starts[s] up to starts[s + 1], at least one.
         block_tables: int32[S, n]; page block_tables[s, j] holds positions 16 j up to 16 j + 16 of sequence s. Pages of
             earlier positions are filled already; those of this step's tokens are written by it.
         rows: int32[R], indices into `tokens` whose next-token distribution is wanted.

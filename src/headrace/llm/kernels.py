@@ -127,6 +127,8 @@ class NativeExecutor:
 
     def step(self, batch: Batch) -> Output:
         """Run one step. Raises `InvalidInput` for a batch of other shapes or with no such page or token."""
+        if len(batch.greedy) != len(batch.rows):
+            raise InvalidInput(f"greedy: expected {len(batch.rows)}, one for each row, got {len(batch.greedy)}")
         order = np.argsort(batch.greedy, kind="stable")  # rows whose logits are wanted come first
         n = len(order)
         if len(self._logits) < n:

@@ -150,8 +150,7 @@ class ReferenceExecutor:
         check_batch(batch, n_pages=self._n_pages, max_tokens=self._max_tokens, vocab_size=self.vocab_size)
         if not self._invariant:
             return self._forward(batch)[batch.rows]
-        alone = [self._forward(one) for one in each_token(batch)]
-        return np.concatenate(alone)[batch.rows] if alone else np.zeros((0, self.width), self._dtype)
+        return np.concatenate([self._forward(one) for one in each_token(batch)])[batch.rows]
 
     def _forward(self, batch: Batch) -> Reals:
         """[T, width]: replay all but the logits."""
@@ -217,8 +216,7 @@ class ReferenceExecutor:
         pages[:, page, batch.positions % PAGE_TOKENS] = self._stored(np.stack([k, v]))
         out = np.empty_like(q)
         for table, start, end in zip(batch.block_tables, batch.starts, batch.starts[1:], strict=False):
-            if start < end:
-                out[start:end] = _attend(q[start:end], batch.positions[start:end], pages, table, op)
+            out[start:end] = _attend(q[start:end], batch.positions[start:end], pages, table, op)
         return out.reshape(n_tokens, -1)
 
     def _matrix(self, weight: Weight) -> Reals:
