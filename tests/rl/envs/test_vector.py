@@ -128,9 +128,9 @@ def test_same_step_hands_over_the_final_observation(vector, compiled):
 
 
 def test_disabled_wants_a_reset_of_what_has_ended(vector):
-    envs = vector(autoreset_mode=AutoresetMode.DISABLED, max_episode_steps=3)
+    envs = vector(autoreset_mode=AutoresetMode.DISABLED, max_episode_steps=6)
     envs.reset(seed=1)
-    for _ in range(3):
+    for _ in range(6):
         truncated = envs.step([0, 1, 0, 1])[3]
     assert truncated.all()
     with pytest.raises(InvalidInput, match="environment 0 has ended"):
