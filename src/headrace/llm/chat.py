@@ -44,28 +44,18 @@ class Chat:
             "pad_token": self._text(tokenizer.marks.pad_id),
         }
         own = metadata.get("tokenizer.chat_template") if template is None else template
-        self.has_template = isinstance(own, str) and bool(own.strip())
-        self._source = str(own) if self.has_template else default_template(tokenizer)
+        self._source = own if isinstance(own, str) and own.strip() else default_template(tokenizer)
         with_tools = metadata.get("tokenizer.chat_template.tool_use") if template is None else template
         self._with_tools = with_tools if isinstance(with_tools, str) else self._source
         self._compiled: dict[str, Render] = {}
         self._compiling = Lock()
 
-    def render(
-        self,
-        messages: Sequence[Message],
-        tools: Sequence[Mapping[str, Any]] | None = None,
-        *,
-        add_generation_prompt: bool = True,
-        **variables: Any,
-    ) -> str:
-        """The conversation as text.
+    def render(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] | None = None) -> str:
+        """The conversation as text, up to where the answer begins.
 
         Args:
             messages: `{"role": …, "content": …}`; the content a text or OpenAI's parts of type "text".
             tools: Functions the model may call, in OpenAI's form.
-            add_generation_prompt: End with what comes before an answer.
-            variables: Others that the template knows, such as `enable_thinking`.
 
         Raises `InvalidInput` for messages that are malformed or that the template refuses, `LoadFailed` for a template
         that is none, `StageFailed` for one that does not end.
@@ -76,12 +66,10 @@ class Chat:
             plain, offered = describe_tools(plain, offered), []
         if "developer" not in source:
             plain = [{**message, "role": "system"} if message["role"] == "developer" else message for message in plain]
-        given = {**self._names, **variables, "messages": plain, "add_generation_prompt": add_generation_prompt}
-        return self._template(source)({**given, "tools": offered or None})
+        given = {**self._names, "messages": plain, "add_generation_prompt": True, "tools": offered or None}
+        return self._template(source)(given)
 
-    def encode(
-        self, messages: Sequence[Message], *, tools: Sequence[Mapping[str, Any]] | None = None, **variables: Any
-    ) -> list[int]:
+    def encode(self, messages: Sequence[Message], *, tools: Sequence[Mapping[str, Any]] | None = None) -> list[int]:
         """The tokens of a conversation; begin of text is there once, whether or not the template writes it.
 
         What users and tools write is text throughout: "<|im_end|>" in it does not end a turn.
@@ -94,7 +82,7 @@ class Chat:
         for message in plain:
             if message["role"] in _UNTRUSTED:
                 message["content"] = self._tokenizer.guard(message["content"], mark)
-        text = self.render(plain, tools, **variables)
+        text = self.render(plain, tools)
         if mark in text:
             ids = self._tokenizer.encode_guarded(text, mark)
         else:

@@ -48,7 +48,6 @@ class Sampler:
     Attributes:
         greedy: True when the argmax of the raw logits is the answer, so that no logits are needed: temperature 0 and
             no penalty, bias, grammar or logprobs.
-        seed: The seed in use: the request's, or a fresh one where it has none.
         position: Tokens accepted so far, which is the position the next one is drawn for.
         matcher: The state of the grammar, or None.
         narrowed_by: What leaves no token, where none is left to choose from.
@@ -65,7 +64,7 @@ class Sampler:
     ) -> None:
         """`params` have passed `check(vocab_size)`. `prompt_ids` count for the repetition penalty. `matcher` comes from
         `headrace.llm.grammar`, one for each answer, where `params.grammar` is set."""
-        self.seed = secrets.randbits(63) if params.seed is None else params.seed
+        seed = secrets.randbits(63) if params.seed is None else params.seed
         self.matcher = matcher
         narrowing = (("logit_bias", params.logit_bias), ("grammar", matcher))
         self.narrowed_by = " and ".join(name for name, given in narrowing if given) or "the model's logits"
@@ -89,7 +88,7 @@ class Sampler:
             presence_penalty=params.presence_penalty,
             frequency_penalty=params.frequency_penalty,
             bias=list(params.logit_bias.items()),
-            seed=self.seed % 2**64,
+            seed=seed % 2**64,
             index=index,
             logprobs=-1 if params.logprobs is None else params.logprobs,
         )

@@ -116,11 +116,6 @@ class WeightFile(Mapping[str, npt.NDArray[np.uint8]]):
         self._array = self._file.array
 
     @property
-    def key(self) -> str:
-        """What it was stored under."""
-        return self._index.key
-
-    @property
     def label(self) -> str:
         """What it was made from, for people."""
         return self._index.label

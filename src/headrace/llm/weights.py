@@ -68,19 +68,18 @@ class WeightCache:
         content = fingerprint(files, self.root / "digests")
         return hashlib.sha256(f"{content} {layout}".encode()).hexdigest()[:40]
 
-    def open(self, key: str, build: Build, *, label: str = "", verify: bool = False) -> WeightFile:
+    def open(self, key: str, build: Build, *, label: str = "") -> WeightFile:
         """The weights stored under `key`; if there are none, or damaged ones, `build` writes them first.
 
         Args:
             key: Letters, digits, "_" and "-"; as `key` returns it.
             build: Writes every blob through the `Writer`. May be called a second time, when the disk is full.
             label: What the weights are made from, for `headrace cache`.
-            verify: Read every byte of what is there already.
         """
         if not re.fullmatch(r"[\w-]+", key):
             raise InvalidInput(f"cache key {key!r}: expected letters, digits, '_' and '-'")
         try:
-            return self._cached(key, verify) or self._build(key, build, label, verify)
+            return self._cached(key) or self._build(key, build, label)
         except NoRoom as problem:
             if self.limit_bytes:
                 _log.warning("%s: the weights of %s are not kept: %s", self.folder, label or key, problem)
@@ -115,7 +114,7 @@ class WeightCache:
             freed += _remove(note)
         return freed
 
-    def _cached(self, key: str, verify: bool) -> WeightFile | None:
+    def _cached(self, key: str) -> WeightFile | None:
         path = self._path(key)
         try:
             descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -125,8 +124,6 @@ class WeightCache:
             raise NoRoom(f"{path}: {error.strerror}") from error
         try:
             file = WeightFile(path, key, descriptor)
-            if verify:
-                file.verify()
         except IntegrityError as error:
             _log.warning("%s; they are built again", error)
             _remove(path)
@@ -138,14 +135,14 @@ class WeightCache:
         finally:
             os.close(descriptor)
 
-    def _build(self, key: str, build: Build, label: str, verify: bool) -> WeightFile:
+    def _build(self, key: str, build: Build, label: str) -> WeightFile:
         if not self.limit_bytes:
             raise NoRoom("the cache is off")
         with contextlib.ExitStack() as stack:
             with _on_disk():
                 self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
                 stack.enter_context(locked(self._lock(key), f"weights of {label or key}", say=_log.info))
-            if file := self._cached(key, verify):  # another process built them while we waited
+            if file := self._cached(key):  # another process built them while we waited
                 return file
             with _on_disk():
                 self._sweep(key)

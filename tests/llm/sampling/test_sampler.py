@@ -158,15 +158,11 @@ def test_a_draw_does_not_depend_on_what_else_is_drawn():
         assert sample == Sampler(kinds[i % 4], 3000, [1, 2, 3]).sample(logits[i])
 
 
-def test_no_seed_is_a_fresh_one_that_can_be_used_again():
+def test_no_seed_is_a_fresh_one():
     row = np.zeros(10_000, np.float32)
     samplers = [Sampler(SamplingParams(temperature=1.0), 10_000, []) for _ in range(20)]
     tokens = [sampler.sample(row).token for sampler in samplers]
     assert len(set(tokens)) > 15
-    for sampler, token in zip(samplers, tokens, strict=True):
-        again = SamplingParams(temperature=1.0, seed=sampler.seed)
-        again.check(10_000)
-        assert Sampler(again, 10_000, []).sample(row).token == token
 
 
 @pytest.mark.parametrize("seed", [-1, 2**64 - 1])

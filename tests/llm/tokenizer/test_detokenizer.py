@@ -40,10 +40,8 @@ def test_what_can_become_no_character_is_told_at_once(scored_metadata):
     assert _stream(scored_metadata, b"\xe4a\xe4\xbd\xa0") == ["", "\ufffda", "", "", "你", ""]
 
 
-def test_marks_are_left_out_unless_wanted(scored_metadata):
-    tokenizer = load_tokenizer(scored_metadata)
-    assert Detokenizer(tokenizer).push(2) == ""
-    assert Detokenizer(tokenizer, skip_special=False).push(2) == "</s>"
+def test_marks_are_left_out(scored_metadata):
+    assert Detokenizer(load_tokenizer(scored_metadata)).push(2) == ""
 
 
 def test_after_a_flush_it_begins_anew(scored_metadata):

@@ -128,10 +128,10 @@ def test_an_episode_that_a_fault_cut_is_no_episode(tmp_path):
 def test_a_cancelled_collect_can_be_followed_by_another():
     with counters(2, delay_s=0.2) as env:
         collector = WorkerCollector(env, n_steps=3, normalise_obs=False)
-        with Context() as ctx:
-            ctx.cancel()
-            with pytest.raises(Cancelled):
-                collector.collect(Ones(), ctx=ctx)
+        ctx = Context()
+        ctx.cancel()
+        with pytest.raises(Cancelled):
+            collector.collect(Ones(), ctx=ctx)
         assert collector.collect(Ones()).obs[:, 0, 2].tolist() == [0, 1, 2]
 
 
@@ -142,8 +142,9 @@ def test_agents_are_rows_of_a_trajectory_while_all_of_them_play():
         assert got.truncated[2].all()
         assert got.final_values[2].tolist() == [1 + 3 + agent for agent in (0, 1, 2)] * 2
     with ParallelVectorEnv([partial(Tag, lasting=2)], workers=1, autoreset_mode="SameStep") as env:
+        collector = WorkerCollector(env, n_steps=4)
         with pytest.raises(InvalidInput, match="an agent left"):
-            WorkerCollector(env, n_steps=4).collect(Ones())
+            collector.collect(Ones())
 
 
 def test_what_does_not_fit_is_refused():

@@ -34,6 +34,11 @@ FAULTS = {
 }
 
 
+def steps(env, count):
+    for _ in range(count):
+        env.step([0] * env.num_envs)
+
+
 @pytest.mark.parametrize("wrong", FAULTS)
 def test_a_fault_truncates_its_episode_and_the_others_go_on(wrong, tmp_path):
     """Environment 1 of 4 (two processes) fails once in its third step; nothing else is lost, and all go on after it."""
@@ -185,21 +190,21 @@ def test_slow_episodes_and_a_hung_one_do_not_stop_the_others(tmp_path):
     bad = partial(Counter, 2, wrong="sleep", at=1, once=tmp_path / "once")
     with ProcessVectorEnv([*fns, bad], workers=3, step_timeout_s=0.5) as env:
         env.async_reset()
-        steps, told = {0: 0, 1: 0, 2: 0}, ""
+        seen, told = {0: 0, 1: 0, 2: 0}, ""
         done = env.recv(3)
         env.send([0, 0, 0], done.ids)
         until_s = time.monotonic() + 60
         while not told:
             ready = env.recv(1, timeout_s=30)
             for i in ready.ids.tolist():
-                steps[i] += 1
+                seen[i] += 1
             if "fault" in ready.infos:
                 told = ready.infos["fault"][2]
             env.send([0] * len(ready.ids), ready.ids)
             assert time.monotonic() < until_s
         assert "it has taken more than 0.5 s" in told
-        assert steps[0] > 20
-        assert steps[1] > 20
+        assert seen[0] > 20
+        assert seen[1] > 20
         env.recv(3)
 
 
@@ -208,15 +213,13 @@ def test_one_that_always_fails_is_given_up_with_its_reason():
     with ProcessVectorEnv([partial(Counter, wrong="_exit", at=1)], workers=1, restarts=policy) as env:
         env.reset()
         with pytest.raises(Unavailable, match=r"more than 2 times.*exited with status 7"):
-            for _ in range(20):
-                env.step([0])
+            steps(env, 20)
         with pytest.raises(Unavailable, match="more than 2 times"):
             env.reset()
     with ProcessVectorEnv([partial(Counter, wrong="raise", at=1)], workers=1, restarts=policy) as env:
         env.reset()
         with pytest.raises(Unavailable, match="environment 0 failed more than 2 times") as caught:
-            for _ in range(20):
-                env.step([0])
+            steps(env, 20)
         assert "the cable is loose" in str(caught.value.__cause__)
 
 
@@ -237,6 +240,7 @@ def test_bad_numbers_stop_drop_or_clip(wrong):
         with pytest.raises(StageFailed, match=f"environment 1.*step 2, action 1: gave {told}"):
             env.step([0, 1])
         env.reset()
+        assert not env.tally.restarts
     with ProcessVectorEnv(fns, workers=1, bad_values="drop") as env:
         env.reset()
         env.step([0, 0])

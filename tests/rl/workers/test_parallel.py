@@ -22,7 +22,7 @@ def test_agents_are_rows_that_leave_and_come_back():
         assert infos["alive"].all()
         one, two = [0, 1, 2, 3, 4, 0], [1, 1, 1, 1, 1, 1]
         assert env.step(one)[1].tolist() == one
-        obs, rewards, terminated, truncated, infos = env.step(two)
+        obs, rewards, terminated, _, infos = env.step(two)
         assert rewards.tolist() == two
         assert terminated.tolist() == [True, False, False] * 2
         assert infos["alive"].tolist() == [False, True, True] * 2

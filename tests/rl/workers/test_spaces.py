@@ -27,14 +27,14 @@ LEAVES = st.one_of(
         st.sampled_from([np.float32, np.float64, np.uint8, np.int16]),
     ),
     st.builds(lambda n, start: spaces.Discrete(n, start=start), st.integers(1, 9), st.integers(-5, 5)),
-    st.builds(lambda n: spaces.MultiDiscrete(n), st.lists(st.integers(1, 9), min_size=1, max_size=3)),
-    st.builds(lambda n: spaces.MultiBinary(n), st.integers(1, 5)),
+    st.builds(spaces.MultiDiscrete, st.lists(st.integers(1, 9), min_size=1, max_size=3)),
+    st.builds(spaces.MultiBinary, st.integers(1, 5)),
 )
 SPACES = st.recursive(
     LEAVES,
     lambda inner: st.one_of(
-        st.builds(lambda parts: spaces.Tuple(parts), st.lists(inner, min_size=1, max_size=3)),
-        st.builds(lambda parts: spaces.Dict(parts), st.dictionaries(st.text("abc", min_size=1), inner, min_size=1)),
+        st.builds(spaces.Tuple, st.lists(inner, min_size=1, max_size=3)),
+        st.builds(spaces.Dict, st.dictionaries(st.text("abc", min_size=1), inner, min_size=1)),
     ),
     max_leaves=5,
 )
@@ -47,7 +47,8 @@ def test_elements_come_back_from_their_rows(space, seed):
     rows = Rows(space, 3, np.zeros(Rows.nbytes(space, 3), np.uint8))
     put, get = writer(rows), reader(rows)
     elements = [space.sample() for _ in range(3)]
-    assert all([put(row, element) for row, element in enumerate(elements)])
+    for row, element in enumerate(elements):
+        assert put(row, element)
     for row, element in enumerate(elements):
         assert same(get(row), element)
         assert space.contains(get(row))

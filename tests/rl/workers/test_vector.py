@@ -187,7 +187,7 @@ def test_floats_outside_a_box_are_told():
         env.reset(seed=0)
         with pytest.raises(InvalidInput, match=r"action\[0\] of environment 1: expected -2 … 2, got nan"):
             env.step(np.array([[0.0], [np.nan]], np.float32))
-        with pytest.raises(InvalidInput, match="got 2.5"):
+        with pytest.raises(InvalidInput, match=r"got 2\.5"):
             env.step(np.array([[2.5], [0.0]], np.float32))
 
 

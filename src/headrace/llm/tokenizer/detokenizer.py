@@ -12,18 +12,17 @@ __all__ = ["Detokenizer"]
 class Detokenizer:
     """Turns the tokens of one sequence into text, never half a character.
 
-    Bytes that cannot become one are U+FFFD as soon as that is certain. `skip_special` leaves marks such as "<|im_end|>"
-    out of the text.
+    Bytes that cannot become one are U+FFFD as soon as that is certain. Marks such as "<|im_end|>" are no text.
     """
 
-    def __init__(self, tokenizer: Tokenizer, *, skip_special: bool = True) -> None:
+    def __init__(self, tokenizer: Tokenizer) -> None:
         self._piece = tokenizer.token_bytes
-        self._is_special = tokenizer.is_special if skip_special else None
+        self._is_special = tokenizer.is_special
         self._decode = codecs.getincrementaldecoder("utf-8")("replace").decode
 
     def push(self, token: int) -> str:
         """The text that became complete with this token, "" if none did. Raises `InvalidInput` for an unknown id."""
-        if self._is_special is not None and self._is_special(token):
+        if self._is_special(token):
             return ""
         return self._decode(self._piece(token))
 

@@ -126,14 +126,6 @@ class Tokenizer(ABC):
         """Whether a token is a mark and no text. Raises `InvalidInput` for an unknown id."""
         return self.vocabulary.is_special(self.vocabulary.check(token))
 
-    def token_id(self, text: str) -> int | None:
-        """The token of this name ("<|im_end|>"), else the one that stands for exactly this text, if there is one."""
-        named = self.vocabulary.names.get(text)
-        if named is not None:
-            return named
-        found = self.vocabulary.find(checked(text).encode())
-        return found if found >= 0 else None
-
 
 class Cut(Protocol):
     """Turns a stretch of text that holds no special tokens into ids."""

@@ -33,13 +33,17 @@ class DriverSettings:
 
 
 class Spaces(NamedTuple):
-    """What an environment says of itself: spaces of one row, `agents` (empty for Gymnasium), metadata, render mode."""
+    """What an environment says of itself: spaces of one row, `agents` (none for Gymnasium), metadata, render mode;
+    and its name, limit of steps (0: none) and solving return as registered."""
 
     observation: Any
     action: Any
     agents: tuple[str, ...]
     metadata: dict[str, Any]
     render_mode: str | None
+    id: str
+    max_steps: int = 0
+    reward_threshold: float | None = None
 
 
 class Entry(NamedTuple):
@@ -156,7 +160,9 @@ class GymDriver(_Base):
 
     def build(self) -> Spaces:
         self.env = env = self.factory()
-        return Spaces(env.observation_space, env.action_space, (), dict(env.metadata), env.render_mode)
+        spec, name = env.spec, type(env.unwrapped).__name__
+        known = (name, 0, None) if spec is None else (spec.id, spec.max_episode_steps or 0, spec.reward_threshold)
+        return Spaces(env.observation_space, env.action_space, (), dict(env.metadata), env.render_mode, *known)
 
     def reset(self, seed: int | None, options: dict[str, Any] | None) -> Entry | None:
         info = self._begin(seed, options)
@@ -225,7 +231,8 @@ class ParallelDriver(_Base):
                         f"parallel environment: agents must share one {kind} space (pad them with a wrapper), but "
                         f"{agents[0]!r} has {other} and {agent!r} has {own}"
                     )
-        return Spaces(observation, action, agents, dict(env.metadata), getattr(env, "render_mode", None))
+        name = str(env.metadata.get("name", type(env).__name__))
+        return Spaces(observation, action, agents, dict(env.metadata), getattr(env, "render_mode", None), name)
 
     def reset(self, seed: int | None, options: dict[str, Any] | None) -> Entry | None:
         infos = self._begin(seed, options)

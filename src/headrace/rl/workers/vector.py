@@ -189,7 +189,7 @@ class ProcessVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
             return
         chosen = np.asarray(ids)
         self.pool.check_free(chosen)
-        self._actions.write(actions, self._rows(chosen))
+        self._actions.write(actions, self.rows(chosen))
         self.pool.send(chosen.tolist())
 
     def recv(self, min_ready: int = 1, timeout_s: float | None = None) -> Ready:
@@ -199,13 +199,14 @@ class ProcessVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         to be mended (`on_fault`, `bad_values`), `Unavailable` for a worker that fails too often.
         """
         ids = np.asarray(self.pool.recv(min_ready, timeout_s), np.intp)
-        rows, board = self._rows(ids), self.pool.board
+        rows, board = self.rows(ids), self.pool.board
         return Ready(
             ids, board.obs.take(rows), board.rewards[rows], board.terminated[rows], board.truncated[rows],
             self._infos(ids),
         )  # fmt: skip
 
-    def _rows(self, ids: NDArray[Any]) -> NDArray[np.intp]:
+    def rows(self, ids: NDArray[Any]) -> NDArray[np.intp]:
+        """The rows of environments: themselves, or those of their agents, together."""
         agents = self.pool.agents
         return ids if agents == 1 else (ids[:, np.newaxis] * agents + np.arange(agents)).reshape(-1)
 
@@ -226,7 +227,7 @@ class ProcessVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         self._add_info(infos, dict(entry.info), entry.env)
 
     def _add_fault(self, infos: dict[str, Any], fault: Fault) -> None:
-        for row in self._rows(np.array([fault.env])).tolist():
+        for row in self.rows(np.array([fault.env])).tolist():
             self._add_info(infos, {"fault": str(fault)}, row)
 
     def _add_final(self, infos: dict[str, Any], entries: dict[int, Entry], ids: NDArray[np.intp] | None) -> None:
@@ -235,7 +236,7 @@ class ProcessVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         ended = board.terminated | board.truncated
         if ids is not None:
             mask = np.zeros_like(ended)
-            mask[self._rows(ids)] = True
+            mask[self.rows(ids)] = True
             ended &= mask
         if not ended.any():
             return
