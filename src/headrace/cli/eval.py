@@ -11,9 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 
 import typer
 
-from headrace.cli._complete import references
-from headrace.cli._language import read_text
-from headrace.cli._model import MODEL_HELP
+from headrace.cli._language import Json, Model, Repo, read_text
 from headrace.errors import InvalidInput
 
 if TYPE_CHECKING:
