@@ -74,7 +74,6 @@ class WeightBitsName(enum.StrEnum):
     four = "4"
 
 
-Model = Annotated[str, typer.Argument(metavar="MODEL", help=MODEL_HELP, autocompletion=references)]
 Text = Annotated[
     Path | None, typer.Option(metavar="FILE", help="UTF-8 text. Default: a varied one that comes with Headrace.")
 ]
@@ -95,10 +94,6 @@ WeightBits = Annotated[
     WeightBitsName, typer.Option(help="Of matrices that the file holds as floats, as the native executor packs them.")
 ]
 Threads = Annotated[int, typer.Option(metavar="N", min=0, help="Threads of the native executor; 0: one a CPU.")]
-Repo = Annotated[
-    Path | None, typer.Option(metavar="DIR", envvar="HEADRACE_REPO", help="Model repository. Default: ./models.")
-]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 
 Measure: TypeAlias = "Callable[[Subject, Executor, Callable[[int], None]], tuple[Perplexity | Divergence, str]]"
