@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Context",
     "FrequencyPenalty",
+    "Json",
     "JsonSchema",
     "Lark",
     "LogitBias",
@@ -31,6 +32,7 @@ __all__ = [
     "Repo",
     "Seed",
     "Stop",
+    "System",
     "Temperature",
     "Threads",
     "TopK",
@@ -48,6 +50,8 @@ Model: TypeAlias = Annotated[str, typer.Argument(metavar="MODEL", autocompletion
 Repo: TypeAlias = Annotated[
     Path | None, typer.Option(metavar="DIR", envvar="HEADRACE_REPO", help="Model repository. Default: ./models.")
 ]
+System: TypeAlias = Annotated[str, typer.Option(metavar="TEXT", help="With --chat: what the model is told first.")]
+Json: TypeAlias = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 Threads: TypeAlias = Annotated[
     int,
     typer.Option(

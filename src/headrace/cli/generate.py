@@ -43,7 +43,7 @@ def command(
     chat: Annotated[
         bool, typer.Option("--chat", help="Put the prompt to the model as a question, by its chat template.")
     ] = False,
-    system: Annotated[str, typer.Option(metavar="TEXT", help="With --chat: what the model is told first.")] = "",
+    system: language.System = "",
     repo: language.Repo = None,
     max_tokens: Annotated[
         int | None,
@@ -85,7 +85,7 @@ def command(
     stream: Annotated[
         bool, typer.Option("--stream/--no-stream", help="Print the text as it is written, or at the end.")
     ] = True,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object at the end.")] = False,
+    as_json: language.Json = False,
     stats: Annotated[
         bool, typer.Option("--stats", help="Tell tokens, their speed and why it ended on stderr.")
     ] = False,

@@ -38,14 +38,14 @@ def command(
     chat: Annotated[
         bool, typer.Option("--chat", help="Show the whole prompt: the text as a question, by the chat template.")
     ] = False,
-    system: Annotated[str, typer.Option(metavar="TEXT", help="With --chat: what the model is told first.")] = "",
+    system: language.System = "",
     special: Annotated[
         bool, typer.Option("--special", help="Take texts such as <|im_end|> for the special tokens they name.")
     ] = False,
     bare: Annotated[bool, typer.Option("--bare", help="Do not add begin and end of text.")] = False,
     decode: Annotated[bool, typer.Option("--decode", help="Turn token ids into text.")] = False,
     repo: language.Repo = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: language.Json = False,
 ) -> None:
     """Show the tokens of a text: id and piece, one a line, and on stderr how many.
 

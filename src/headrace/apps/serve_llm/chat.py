@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +15,7 @@ from headrace.apps.serve_llm.schema import ChatRequest, Tool, read
 from headrace.apps.serve_llm.sse import EventStream
 from headrace.apps.serve_llm.tally import Tally
 from headrace.apps.serve_llm.tools import ToolReader, forced_call, offered
-from headrace.apps.serve_llm.wire import DONE, ChatEvents, chat_logprobs, new_id, tool_calls, usage_body
+from headrace.apps.serve_llm.wire import DONE, ChatEvents, chat_logprobs, new_id, tool_calls, whole_answer
 from headrace.llm.generation import Generation
 from headrace.llm.params import Chunk
 from headrace.serve.codec.message import Request
@@ -82,17 +81,8 @@ async def _whole(
                 "finish_reason": _reason(chunk, bool(calls)),
             }
         )
-    answer = {
-        "id": new_id("chatcmpl"),
-        "object": "chat.completion",
-        "created": int(time.time()),
-        "model": model.name,
-        "choices": choices,
-        "usage": usage_body(tally.usage),
-    }
-    if generation.truncated_tokens:
-        answer["truncated_tokens"] = generation.truncated_tokens
-    request.respond(json_response(answer))
+    cut = generation.truncated_tokens
+    request.respond(json_response(whole_answer("chatcmpl", "chat.completion", model.name, choices, tally.usage, cut)))
 
 
 async def _stream(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
 from collections.abc import AsyncIterator, Sequence
 from typing import TYPE_CHECKING, TypeAlias, cast
 
@@ -14,7 +13,7 @@ from headrace.apps.serve_llm.sampling import check_stream, completion_params
 from headrace.apps.serve_llm.schema import CompletionRequest, read
 from headrace.apps.serve_llm.sse import EventStream
 from headrace.apps.serve_llm.tally import Tally
-from headrace.apps.serve_llm.wire import DONE, CompletionEvents, completion_logprobs, new_id, usage_body
+from headrace.apps.serve_llm.wire import DONE, CompletionEvents, completion_logprobs, new_id, whole_answer
 from headrace.llm.generation import Generation
 from headrace.llm.params import Chunk
 from headrace.serve.codec.message import Request
@@ -98,17 +97,8 @@ async def _whole(request: Request, model: LanguageModel, answers: _Answers) -> N
                     "finish_reason": chunk.finish_reason,
                 }
             )
-    answer = {
-        "id": new_id("cmpl"),
-        "object": "text_completion",
-        "created": int(time.time()),
-        "model": model.name,
-        "choices": choices,
-        "usage": usage_body(tally.usage),
-    }
-    if answers.truncated_tokens:
-        answer["truncated_tokens"] = answers.truncated_tokens
-    request.respond(json_response(answer))
+    cut = answers.truncated_tokens
+    request.respond(json_response(whole_answer("cmpl", "text_completion", model.name, choices, tally.usage, cut)))
 
 
 async def _stream(request: Request, model: LanguageModel, answers: _Answers, *, usage: bool) -> None:

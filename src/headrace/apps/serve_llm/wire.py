@@ -27,6 +27,7 @@ __all__ = [
     "new_id",
     "tool_calls",
     "usage_body",
+    "whole_answer",
 ]
 
 DONE = b"data: [DONE]\n\n"
@@ -96,6 +97,21 @@ class CompletionEvents(Events):
 
     def text(self, index: int, text: str, logprobs: Any = None, finish: str = "") -> bytes:
         return self._choice(index, b'"text":%b' % _encode(text), logprobs, finish)
+
+
+def whole_answer(
+    prefix: str, kind: str, model: str, choices: Sequence[Any], usage: Usage, truncated_tokens: int
+) -> dict[str, Any]:
+    """The object of an answer that is not streamed."""
+    answer = {
+        "id": new_id(prefix),
+        "object": kind,
+        "created": int(time.time()),
+        "model": model,
+        "choices": choices,
+        "usage": usage_body(usage),
+    }
+    return {**answer, "truncated_tokens": truncated_tokens} if truncated_tokens else answer
 
 
 def usage_body(usage: Usage) -> dict[str, Any]:
