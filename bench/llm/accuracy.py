@@ -41,7 +41,7 @@ model = llama_cpp.Llama(sys.argv[1], n_ctx=max(map(len, windows.values())), logi
 for window in windows.values():
     model.reset()
     model.eval(window.tolist())
-    sys.stdout.buffer.write(np.asarray(model.scores[: len(window)], np.float32).tobytes())
+    sys.stdout.buffer.write(model.scores[: len(window)].data)
 """
 
 
