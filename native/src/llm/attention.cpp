@@ -15,6 +15,7 @@ namespace {
 
 constexpr std::size_t kPage = KvPool::kPageTokens;
 constexpr std::size_t kPartition = AttentionPlan::kPartition;
+// Estimates for a core with AVX-512: only how a step is cut depends on them.
 constexpr float kBytesPerNs = 30.0F;
 constexpr float kFlopsPerNs = 150.0F;
 constexpr float kUnitNs = 150.0F;

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 __all__ = ["Lookup", "verify"]
 
+# Estimates, but for the order; what they have to do is tested: right guesses go on, wrong ones nearly cease.
 ORDERS = (3, 2, 1)  # tokens that have to agree, best first
 TRUST = 0.5  # recent rate of right guesses above which one token in agreement is enough
 DOUBT = 0.2  # below this, guessing stops for a while

@@ -164,6 +164,8 @@ class Chunk(msgspec.Struct, frozen=True):
         tokens: The token ids that came with it.
         index: Which of the `n` answers.
         finish_reason: "" until the last chunk, then why it ended.
+        logprobs: One for each of `tokens` where `SamplingParams.logprobs` asks for them, else none.
+        usage: None until the last chunk.
     """
 
     text: str
