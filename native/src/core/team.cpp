@@ -13,7 +13,7 @@
 namespace headrace {
 namespace {
 
-constexpr int spins = 2000;  // an estimate: some tens of microseconds
+constexpr int spins = 2000;             // an estimate: some tens of microseconds
 constexpr std::chrono::seconds nap{1};  // a missed wake would cost this much; there is none by construction
 
 /// Wait until `word` is no longer `seen`; `sleepers` tells the waker whether a system call is needed.
