@@ -174,7 +174,7 @@ def test_settings_come_from_a_file_and_are_changed(tmp_path: Path) -> None:
         (["ppo.clip=-1"], "PpoConfig.clip: expected a number above 0"),
         (["a2c.gamma=0.9"], "a2c: has settings, but algo is 'ppo'"),
         (["ppo"], "expected key=value"),
-        (["algo=dqn"], r"\$\.algo"),
+        (["algo=reinforce"], r"\$\.algo"),
     ],
 )
 def test_settings_that_cannot_be_name_themselves(changes: list[str], words: str) -> None:

@@ -13,12 +13,20 @@ from msgspec import Meta
 
 from headrace.errors import ConfigError
 from headrace.rl.learners.a2c import A2cConfig
+from headrace.rl.learners.dqn_settings import DqnConfig
 from headrace.rl.learners.ppo import PpoConfig
+from headrace.rl.learners.sac_settings import SacConfig
 
 __all__ = ["TrainConfig", "load_config"]
 
 Count = Annotated[int, Meta(ge=1)]
-Learner = TypeVar("Learner", PpoConfig, A2cConfig)
+Learner = TypeVar("Learner")
+
+_LEARNERS: dict[str, type[Any]] = {"ppo": PpoConfig, "a2c": A2cConfig, "dqn": DqnConfig, "sac": SacConfig}
+_DEFAULTS: dict[str, dict[str, Any]] = {
+    algo: {"n_envs": 8, "n_steps": 128, "activation": "relu", "normalise_obs": False} for algo in ("dqn", "sac")
+}
+"""Settings that are other ones by default where a learner replays its steps."""
 
 
 class TrainConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -40,11 +48,11 @@ class TrainConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
         eval_every: Updates between evaluations.
         eval_episodes: Episodes of an evaluation, on seeds that training does not use.
         checkpoint_s: Seconds between checkpoints.
-        ppo, a2c: Settings of the learner; of `algo` only.
+        ppo, a2c, dqn, sac: Settings of the learner; of `algo` only.
     """
 
     env: str
-    algo: Literal["ppo", "a2c"] = "ppo"
+    algo: Literal["ppo", "a2c", "dqn", "sac"] = "ppo"
     total_steps: Count = 1_000_000
     n_envs: Count = 256
     n_steps: Count = 64
@@ -61,13 +69,13 @@ class TrainConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     checkpoint_s: Annotated[float, Meta(gt=0)] = 30.0
     ppo: dict[str, Any] = {}
     a2c: dict[str, Any] = {}
+    dqn: dict[str, Any] = {}
+    sac: dict[str, Any] = {}
 
     @property
-    def learner(self) -> PpoConfig | A2cConfig:
-        """Settings of the learner that `algo` names. Raises `ConfigError` naming the key."""
-        if self.algo == "ppo":
-            return _learner(PpoConfig, "ppo", self.ppo)
-        return _learner(A2cConfig, "a2c", self.a2c)
+    def learner(self) -> Any:
+        """Settings of the learner that `algo` names, `PpoConfig` say. Raises `ConfigError` naming the key."""
+        return _learner(_LEARNERS[self.algo], self.algo, getattr(self, self.algo))
 
 
 def load_config(file: Path | None, changes: Sequence[str] = (), **given: Any) -> TrainConfig:
@@ -88,13 +96,15 @@ def load_config(file: Path | None, changes: Sequence[str] = (), **given: Any) ->
         _change(table, change)
     if "env" not in table:
         raise ConfigError("env: expected the environment to train in, got none")
+    algo = table.get("algo")
+    table = {**(_DEFAULTS.get(algo, {}) if isinstance(algo, str) else {}), **table}
     try:
         config = msgspec.convert(table, TrainConfig)
     except msgspec.ValidationError as error:
         raise ConfigError(f"{file or 'settings'}: {error}") from error
-    other = "a2c" if config.algo == "ppo" else "ppo"
-    if getattr(config, other):
-        raise ConfigError(f"{other}: has settings, but algo is {config.algo!r}")
+    for other in sorted(set(_LEARNERS) - {config.algo}):
+        if getattr(config, other):
+            raise ConfigError(f"{other}: has settings, but algo is {config.algo!r}")
     config.learner  # noqa: B018  raises for what cannot be
     return config
 
@@ -116,7 +126,7 @@ def _change(table: dict[str, Any], change: str) -> None:
 
 
 def _learner(kind: type[Learner], name: str, table: Mapping[str, Any]) -> Learner:
-    known = [field.name for field in fields(kind)]
+    known = [field.name for field in fields(kind)]  # type: ignore[arg-type]
     unknown = sorted(set(table) - set(known))
     if unknown:
         raise ConfigError(f"{name}: has no {', '.join(unknown)}; it has {', '.join(known)}")

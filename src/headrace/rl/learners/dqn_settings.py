@@ -14,7 +14,8 @@ __all__ = ["DqnConfig"]
 class DqnConfig(ReplayConfig):
     """Settings of DQN, with those of `ReplayConfig`. Raises `ConfigError` that names a value out of range."""
 
-    target_every: int = 250
+    n_step: int = 3
+    tau: float = 0.01
     max_grad_norm: float | None = 10.0
     double: bool = True
     """The network itself, not its target, says which of the next actions is best."""

@@ -1,0 +1,1 @@
+"""Ways to learn, one a file, behind one protocol: `headrace.rl.algorithms.algorithm`."""
