@@ -3,7 +3,7 @@
     act -> step -> push -> sample -> learn
 
 What there is between two updates is all in `state()` and in the memory, so going on from both gives the same bits where
-the environments are compiled ones.
+the environments are compiled ones. Importing this module imports torch.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from headrace.core.context import Context
-from headrace.core.extras import require
 from headrace.errors import ConfigError, InvalidInput, StageFailed
 from headrace.rl.algorithms.algorithm import Evaluation, Update
 from headrace.rl.algorithms.experience import Source
@@ -25,8 +25,12 @@ from headrace.rl.algorithms.play import play
 from headrace.rl.buffers import Field, NStep, PrioritisedReplay, ReplayBuffer
 from headrace.rl.checkpoint import Checkpoint
 from headrace.rl.config import TrainConfig
+from headrace.rl.learners.dqn import DqnLearner
 from headrace.rl.learners.dqn_settings import DqnConfig
+from headrace.rl.learners.off_policy import Minibatch
+from headrace.rl.learners.sac import SacLearner
 from headrace.rl.learners.sac_settings import SacConfig
+from headrace.rl.networks.threads import torch_threads
 from headrace.rl.normalise import Moments, Normaliser
 from headrace.rl.policy import Floats
 from headrace.rl.spec import Box, Discrete, EnvSpec
@@ -36,25 +40,18 @@ __all__ = ["OffPolicy", "env_actions", "make_learner"]
 MakeSource = Callable[[int], Source]
 
 
-def make_learner(config: TrainConfig, spec: EnvSpec) -> Any:
-    """The `DqnLearner` or `SacLearner` of a config. Raises `ConfigError` where it cannot learn in such an environment,
-    `MissingExtra` without torch."""
+def make_learner(config: TrainConfig, spec: EnvSpec) -> DqnLearner | SacLearner:
+    """The learner of a config. Raises `ConfigError` where it cannot learn in such an environment."""
     settings = config.learner
     network: dict[str, Any] = {"hidden": config.hidden, "activation": config.activation, "seed": config.seed}
     if isinstance(settings, DqnConfig):
         if not isinstance(spec.action, Discrete):
             raise ConfigError(f"algo: dqn chooses one of n actions, {spec.id} takes {spec.action}; try sac or ppo")
-        require("torch", "torch")
-        from headrace.rl.learners.dqn import DqnLearner
-
         return DqnLearner(spec.obs_size, spec.action.n, settings, **network)
     if not isinstance(settings, SacConfig):
         raise ConfigError(f"algo: expected dqn or sac, got {config.algo}")
     if not isinstance(spec.action, Box) or not spec.action.bounded:
         raise ConfigError(f"algo: sac needs actions in a bounded box, {spec.id} takes {spec.action}; try dqn or ppo")
-    require("torch", "torch")
-    from headrace.rl.learners.sac import SacLearner
-
     return SacLearner(spec.obs_size, spec.action_size, settings, **network)
 
 
@@ -79,8 +76,6 @@ class OffPolicy:
     def __init__(self, config: TrainConfig, make_source: MakeSource) -> None:
         if config.normalise_reward:
             raise ConfigError(f"normalise_reward: {config.algo} learns from rewards as they are; expected false")
-        torch: Any = require("torch", "torch")
-        self._torch = torch
         self.config, self._make_source = config, make_source
         self.settings: DqnConfig | SacConfig = config.learner
         self.source = make_source(config.n_envs)
@@ -116,13 +111,11 @@ class OffPolicy:
 
     def _remember(self, memory: ReplayBuffer) -> None:
         """Use `memory` from now on, with no chains open."""
-        from headrace.rl.learners.off_policy import Minibatch
-
         self.memory = memory
         self._chains = NStep(memory, self.config.n_envs, self.settings.n_step, self.settings.gamma)
         self._batch = memory.new_batch(self.settings.batch)
         arrays = [*(self._batch[name] for name in Minibatch._fields[:-1]), self._batch.weights]
-        self._rows = Minibatch(*(self._torch.from_numpy(array) for array in arrays))
+        self._rows = Minibatch(*(torch.from_numpy(array) for array in arrays))
 
     def save_memory(self, path: Path) -> None:
         """Write what is remembered, beside a checkpoint of the same moment."""
@@ -151,6 +144,10 @@ class OffPolicy:
         """
         if ctx is not None:
             ctx.check()
+        with torch_threads(self.config.threads):
+            return self._update(progress, ctx)
+
+    def _update(self, progress: float, ctx: Context | None) -> Update:
         began_s, learn_s, first = time.perf_counter(), 0.0, self._steps
         seen: list[Floats] = []
         told: list[dict[str, float]] = []
@@ -221,18 +218,18 @@ class OffPolicy:
             raise StageFailed("learn", f"{error}, after {self._steps} steps") from error
         if isinstance(memory, PrioritisedReplay):
             memory.update_priorities(self._batch, told.errors)
-        losses: dict[str, float] = told.losses
-        return losses
+        return told.losses
 
-    def _seen(self, obs: Floats) -> Any:
+    def _seen(self, obs: Floats) -> torch.Tensor:
         """Observations as the networks take them."""
-        return self._torch.from_numpy(obs if self._normaliser is None else self._normaliser(obs))
+        return torch.from_numpy(obs if self._normaliser is None else self._normaliser(obs))
 
     def evaluate(self, episodes: int, seed: int) -> Evaluation:
         """Whole greedy episodes, in environments of their own."""
         if self._judges is None:
             self._judges = self._make_source(episodes)
-        return play(self._judges, self._greedy, episodes, seed)
+        with torch_threads(self.config.threads):
+            return play(self._judges, self._greedy, episodes, seed)
 
     def _greedy(self, obs: Floats) -> npt.NDArray[Any]:
         return env_actions(self.env_spec, self.learner.greedy(self._seen(obs)))
