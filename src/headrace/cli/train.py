@@ -30,7 +30,9 @@ headrace train headrace/CartPole-v1 --out runs/fast --resume --steps 5_000_000
 
 headrace train --config cartpole.toml --json | tail -1 | jq .best_return"""
 
-Env = Annotated[str | None, typer.Argument(metavar="ENV", help="An id, or package.module:Class of a definition.")]
+Env = Annotated[
+    str | None, typer.Argument(metavar="ENV", help="An id of Headrace's or Gymnasium's, or package.module:Class.")
+]
 File = Annotated[Path | None, typer.Option("--config", metavar="FILE", help="TOML with the settings of TrainConfig.")]
 Sets = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a setting; may be given many times.")
@@ -43,7 +45,7 @@ def command(
     config: File = None,
     sets: Sets = None,
     out: Out = None,
-    algo: Annotated[str | None, typer.Option(help="ppo or a2c.")] = None,
+    algo: Annotated[str | None, typer.Option(help="ppo, a2c, dqn or sac.")] = None,
     steps: Annotated[int | None, typer.Option(metavar="N", help="Steps of all environments together.")] = None,
     seed: Annotated[int | None, typer.Option(metavar="N", help="The same seed gives the same run.")] = None,
     resume: Annotated[bool, typer.Option(help="Go on from the folder's last checkpoint.")] = False,
@@ -118,12 +120,11 @@ def _table(report: Report, total_steps: int) -> Any:
     from rich.table import Table
 
     table = Table(box=None, show_header=False, padding=(0, 2))
-    losses = report.losses
     table.add_row("steps", f"{report.steps:,} of {total_steps:,}", "return", f"{report.mean_return:.1f}")
     table.add_row("episodes", f"{report.episodes:,}", "length", f"{report.mean_length:.1f}")
     table.add_row("steps/s", f"{report.steps_s:,.0f}", "episodes/s", f"{report.episodes_s:,.0f}")
     table.add_row("collect", f"{report.collect_s * 1e3:.1f} ms", "learn", f"{report.learn_s * 1e3:.1f} ms")
-    table.add_row("policy loss", f"{losses.policy:.4f}", "value loss", f"{losses.value:.4f}")
-    table.add_row("entropy", f"{losses.entropy:.3f}", "KL", f"{losses.approx_kl:.5f}")
-    table.add_row("clipped", f"{losses.clip_fraction:.1%}", "lag", f"{report.lag}")
+    losses = [(name.replace("_", " "), f"{value:.4g}") for name, value in report.losses.items()]
+    for left, right in zip(losses[::2], [*losses[1::2], ("lag", f"{report.lag}")], strict=False):
+        table.add_row(*left, *right)
     return table

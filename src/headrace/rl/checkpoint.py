@@ -37,7 +37,7 @@ class Checkpoint:
 def save_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
     """Write `path`, replacing what was there. Raises `Unavailable` where it cannot be written; what was there stays."""
     numpy_format = require("safetensors.numpy", "rl")
-    arrays = {name: np.ascontiguousarray(array) for name, array in checkpoint.arrays.items()}
+    arrays = {name: np.asarray(array, order="C") for name, array in checkpoint.arrays.items()}
     facts = json.dumps(checkpoint.facts)
     content = numpy_format.save(arrays, metadata={"format": FORMAT, "facts": facts, "sha256": _digest(arrays, facts)})
     try:

@@ -33,7 +33,8 @@ class TrainConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     """A training run. Defaults learn CartPole in seconds.
 
     Attributes:
-        env: An id (`headrace/CartPole-v1`), or `package.module:Class` of a definition.
+        env: An id (`headrace/CartPole-v1`) or `package.module:Class` of a definition; or, to run in processes, an id of
+            Gymnasium's (`LunarLander-v3`) or `package.module:factory` of such an environment.
         algo: How to learn.
         total_steps: Steps of all environments together, after which it ends.
         n_envs, n_steps: Environments, and steps of each between two updates.
@@ -43,6 +44,7 @@ class TrainConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
         normalise_obs: Observations to mean 0 and standard deviation 1, by what was seen so far.
         normalise_reward: Rewards by the standard deviation of the discounted return.
         bad_values: What to do when an environment gives NaN or infinity.
+        workers: Processes for an environment that is not compiled; 0: one a usable CPU.
         target_return: End when the mean over `eval_episodes` greedy episodes reaches this; None: the environment's own
             threshold; a NaN: never.
         eval_every: Updates between evaluations.
@@ -64,6 +66,7 @@ class TrainConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     normalise_reward: bool = False
     bad_values: Literal["stop", "drop", "clip"] = "stop"
     target_return: float | None = None
+    workers: Annotated[int, Meta(ge=0, le=120)] = 0
     eval_every: Count = 10
     eval_episodes: Count = 100
     checkpoint_s: Annotated[float, Meta(gt=0)] = 30.0

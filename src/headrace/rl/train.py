@@ -1,16 +1,17 @@
 """Training runs: a config in, a trained policy out, with what happened on the way told to whoever watches.
 
-    collect -> learn -> (evaluate) -> (checkpoint) -> tell
+    update (collect, learn) -> (evaluate) -> (checkpoint) -> tell
 
 A run has a folder: `config.json`, `events.out.tfevents.*` for TensorBoard, `last.ckpt` and `best.ckpt`. Going on from
-`last.ckpt` gives the very bits the run would have had without the break.
+`last.ckpt` gives the very bits the run would have had without the break. What a learner remembers of old steps lies
+beside it, in `last-UPDATES.replay`.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,18 +21,17 @@ import numpy as np
 
 from headrace.core.context import Context
 from headrace.errors import Cancelled, ConfigError, DeadlineExceeded
+from headrace.rl.algorithms.algorithm import Remembers
+from headrace.rl.algorithms.make import make_algorithm
+from headrace.rl.algorithms.places import Place
 from headrace.rl.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from headrace.rl.config import TrainConfig
-from headrace.rl.envs import CompiledEnv, make_env
-from headrace.rl.evaluate import evaluate
-from headrace.rl.learners.a2c import A2cConfig, NativeA2c
-from headrace.rl.learners.native import Losses
-from headrace.rl.learners.ppo import NativePpo
 from headrace.rl.log import EventLog
-from headrace.rl.policy import Weights, initial, mlp_for
-from headrace.rl.rollout import Collector
 
 __all__ = ["Report", "Result", "Trainer", "train"]
+
+LAST = "last.ckpt"
+"""What a run goes on from."""
 
 RECENT = 100
 """Episodes that the return told on the way is a mean over."""
@@ -52,12 +52,12 @@ class Report:
     collect_s: float
     learn_s: float
     lag: int
-    losses: Losses
+    losses: Mapping[str, float]
     eval_return: float | None
 
     def numbers(self) -> dict[str, float]:
         """By the names they have in the log."""
-        losses = {f"loss/{name}": float(getattr(self.losses, name)) for name in _LOSSES}
+        losses = {f"loss/{name}": float(value) for name, value in self.losses.items()}
         rollout = {f"rollout/{name}": float(getattr(self, name)) for name in _ROLLOUT}
         times = {f"time/{name}": float(getattr(self, name)) for name in _TIMES}
         evaluated = {} if self.eval_return is None else {"eval/mean_return": self.eval_return}
@@ -66,7 +66,6 @@ class Report:
 
 _ROLLOUT = ("mean_return", "mean_length", "episodes", "lag")
 _TIMES = ("steps_s", "episodes_s", "collect_s", "learn_s")
-_LOSSES = ("policy", "value", "entropy", "approx_kl", "clip_fraction", "grad_norm", "explained_variance")
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,35 +93,16 @@ class _Counts:
 class Trainer:
     """A run that can be gone through update by update. `folder` None keeps everything in memory."""
 
-    def __init__(self, config: TrainConfig, folder: Path | None = None, env: CompiledEnv | None = None) -> None:
+    def __init__(self, config: TrainConfig, folder: Path | None = None, env: Place | None = None) -> None:
         self.config, self.folder = config, folder
-        self.env = env or make_env(config.env)
-        self.spec = mlp_for(self.env.spec, hidden=tuple(config.hidden), activation=config.activation)
-        learner = config.learner
-        self.collector = Collector(
-            self.env,
-            self.spec,
-            n_envs=config.n_envs,
-            n_steps=config.n_steps,
-            seed=config.seed,
-            threads=config.threads or None,
-            normalise_obs=config.normalise_obs,
-            normalise_rewards=config.normalise_reward,
-            gamma=learner.gamma,
-            bad_values=config.bad_values,
-        )
-        kind: Any = NativeA2c if isinstance(learner, A2cConfig) else NativePpo
-        self.learner = kind(
-            self.spec, learner, initial(self.spec, config.seed), seed=config.seed, threads=config.threads
-        )
-        self.weights = Weights(self.learner.parameters)
+        self.algorithm = make_algorithm(config, env)
         self.counts = _Counts()
 
     @property
     def target(self) -> float:
         """The evaluation that ends the run; NaN: none does."""
         wanted = self.config.target_return
-        wanted = self.env.spec.reward_threshold if wanted is None else wanted
+        wanted = self.algorithm.env_spec.reward_threshold if wanted is None else wanted
         return math.nan if wanted is None else wanted
 
     def update(self, ctx: Context | None = None) -> Report:
@@ -130,19 +110,15 @@ class Trainer:
         environment that gives no number, `InvalidInput` for a gradient that overflows."""
         counts, config = self.counts, self.config
         began_s = time.perf_counter()
-        trajectory = self.collector.collect(self.weights, ctx=ctx)
-        collected_s = time.perf_counter()
-        losses = self.learner.update(trajectory, counts.steps / config.total_steps)
-        version = self.weights.publish(self.learner.parameters)
-        ended_s = time.perf_counter()
-        stats = trajectory.stats
+        update = self.algorithm.update(counts.steps / config.total_steps, ctx)
+        stats = update.stats
         counts.updates += 1
-        counts.steps += config.n_envs * config.n_steps
+        counts.steps += update.steps
         counts.episodes += stats.episodes
         counts.recent = [*counts.recent, *zip(stats.returns.tolist(), stats.lengths.tolist(), strict=True)][-RECENT:]
         evaluated = self._evaluate() if counts.updates % config.eval_every == 0 or self.done else None
         counts.seconds += time.perf_counter() - began_s
-        took_s = ended_s - began_s
+        took_s = update.collect_s + update.learn_s
         means = np.mean(counts.recent, axis=0) if counts.recent else (math.nan, math.nan)
         return Report(
             updates=counts.updates,
@@ -150,12 +126,12 @@ class Trainer:
             episodes=counts.episodes,
             mean_return=float(means[0]),
             mean_length=float(means[1]),
-            steps_s=config.n_envs * config.n_steps / took_s,
+            steps_s=update.steps / took_s,
             episodes_s=stats.episodes / took_s,
-            collect_s=collected_s - began_s,
-            learn_s=ended_s - collected_s,
-            lag=version - 1 - trajectory.version,
-            losses=losses,
+            collect_s=update.collect_s,
+            learn_s=update.learn_s,
+            lag=update.lag,
+            losses=update.losses,
             eval_return=evaluated,
         )
 
@@ -168,9 +144,19 @@ class Trainer:
         return self.counts.best_return >= self.target
 
     def save(self, name: str) -> None:
-        """Write the checkpoint `name` in the folder, if there is one."""
-        if self.folder is not None:
-            save_checkpoint(self.folder / name, self._checkpoint())
+        """Write the checkpoint `name` in the folder, if there is one. The memory of `last.ckpt` is a file that it
+        names: a break between the two leaves the ones before."""
+        if self.folder is None:
+            return
+        memory = None
+        if name == LAST and isinstance(self.algorithm, Remembers):
+            memory = f"last-{self.counts.updates}.replay"
+            self.algorithm.save_memory(self.folder / memory)
+        save_checkpoint(self.folder / name, self._checkpoint(memory))
+        if memory is not None:
+            for old in self.folder.glob("last-*.replay"):
+                if old.name != memory:
+                    old.unlink(missing_ok=True)
 
     def load(self, path: Path) -> None:
         """Go on from a checkpoint. Raises `LoadFailed`, `IntegrityError` as `load_checkpoint` does, `ConfigError`
@@ -179,52 +165,38 @@ class Trainer:
         if found.facts.get("kind") != "training":
             raise ConfigError(f"{path}: expected a checkpoint of training, it is of {found.facts.get('kind')!r}")
         ours, theirs = _plain(self.config), found.facts["config"]
-        free = {"total_steps", "target_return", "threads", "eval_every", "eval_episodes", "checkpoint_s"}
+        free = {"total_steps", "target_return", "threads", "workers", "eval_every", "eval_episodes", "checkpoint_s"}
         for key in sorted(set(ours) - free):
             if ours[key] != theirs.get(key):
                 raise ConfigError(f"{path}: was made with {key} = {theirs.get(key)!r}, not {ours[key]!r}")
-        part = {kind: {} for kind in ("collector", "learner")}  # type: dict[str, dict[str, Any]]
-        for name, array in found.arrays.items():
-            kind, _, rest = name.partition(".")
-            part[kind][rest] = array
-        self.learner.load({**part["learner"], **found.facts["learner"]})
-        self.collector.load_state_dict(part["collector"])
+        if isinstance(self.algorithm, Remembers):
+            memory = found.facts.get("memory")
+            if memory is None:
+                raise ConfigError(f"{path}: goes without the memory that going on takes; {LAST} has it")
+            self.algorithm.load_memory(path.parent / memory)
+        self.algorithm.load(found)
         counts = dict(found.facts["counts"])
         counts["recent"] = [tuple(pair) for pair in counts["recent"]]
         counts["best_return"] = -math.inf if counts["best_return"] is None else counts["best_return"]
         self.counts = _Counts(**counts)
-        self.weights = Weights(self.learner.parameters)
 
     def _evaluate(self) -> float:
-        found = evaluate(
-            self.env,
-            self.spec,
-            self.learner.parameters,
-            moments=self.collector.moments[0] if self.config.normalise_obs else None,
-            episodes=self.config.eval_episodes,
-            seed=self.config.seed,
-            threads=self.config.threads or None,
-        )
+        found = self.algorithm.evaluate(self.config.eval_episodes, self.config.seed)
         if found.mean_return > self.counts.best_return:
             self.counts.best_return = found.mean_return
             self.save("best.ckpt")
         return found.mean_return
 
-    def _checkpoint(self) -> Checkpoint:
-        arrays = {f"collector.{name}": array for name, array in self.collector.state_dict().items()}
-        state = self.learner.state()
-        arrays |= {f"learner.{name}": value for name, value in state.items() if isinstance(value, np.ndarray)}
+    def _checkpoint(self, memory: str | None) -> Checkpoint:
+        state = self.algorithm.state()
         counts = {name: getattr(self.counts, name) for name in _Counts.__slots__}
         counts["best_return"] = None if math.isinf(self.counts.best_return) else self.counts.best_return
-        return Checkpoint(
-            arrays,
-            {
-                "kind": "training",
-                "config": _plain(self.config),
-                "learner": {name: value for name, value in state.items() if isinstance(value, int)},
-                "counts": counts,
-            },
-        )
+        facts = {"kind": "training", "config": _plain(self.config), "counts": counts, "memory": memory}
+        return Checkpoint(state.arrays, {**state.facts, **facts})
+
+    def close(self) -> None:
+        """End what runs beside: processes, and memory that is shared."""
+        self.algorithm.close()
 
 
 def train(
@@ -246,11 +218,21 @@ def train(
     Raises `ConfigError` for a folder that holds another run (or, with `resume`, none), and what `Trainer` does.
     """
     trainer = Trainer(config, folder)
-    if folder is not None:
-        _claim(folder, resume, config)
-    if resume and folder is not None:
-        trainer.load(folder / "last.ckpt")
-    log = EventLog(folder) if folder is not None else None
+    try:
+        if folder is not None:
+            _claim(folder, resume, config)
+        if resume and folder is not None:
+            trainer.load(folder / LAST)
+        _go(trainer, watch, ctx)
+    finally:
+        trainer.close()
+    counts = trainer.counts
+    best = counts.best_return if math.isfinite(counts.best_return) else math.nan
+    return Result(counts.steps, counts.episodes, counts.updates, counts.seconds, best, trainer.solved)
+
+
+def _go(trainer: Trainer, watch: Callable[[Report], object] | None, ctx: Context | None) -> None:
+    log = EventLog(trainer.folder) if trainer.folder is not None else None
     saved_s = time.monotonic()
     try:
         while not trainer.done:
@@ -262,18 +244,15 @@ def train(
                 log.write(report.steps, report.numbers())
             if watch is not None:
                 watch(report)
-            if time.monotonic() - saved_s >= config.checkpoint_s:
-                trainer.save("last.ckpt")
+            if time.monotonic() - saved_s >= trainer.config.checkpoint_s:
+                trainer.save(LAST)
                 saved_s = time.monotonic()
             if ctx is not None and ctx.error is not None:
                 break
-        trainer.save("last.ckpt")
+        trainer.save(LAST)
     finally:
         if log is not None:
             log.close()
-    counts = trainer.counts
-    best = counts.best_return if math.isfinite(counts.best_return) else math.nan
-    return Result(counts.steps, counts.episodes, counts.updates, counts.seconds, best, trainer.solved)
 
 
 def _plain(config: TrainConfig) -> dict[str, Any]:
@@ -283,7 +262,7 @@ def _plain(config: TrainConfig) -> dict[str, Any]:
 
 
 def _claim(folder: Path, resume: bool, config: TrainConfig) -> None:
-    last = folder / "last.ckpt"
+    last = folder / LAST
     if resume and not last.is_file():
         raise ConfigError(f"{folder}: expected a run to resume, there is no last.ckpt")
     if not resume and last.exists():

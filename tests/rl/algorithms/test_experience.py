@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 
 from headrace.errors import StageFailed
-from headrace.rl.algorithms.experience import Source, WorkerSource
+from headrace.rl.algorithms.experience import Source
 from headrace.rl.algorithms.off_policy import OffPolicy
+from headrace.rl.algorithms.worker_source import WorkerSource
 from headrace.rl.envs import Box, Discrete, Env, compile
 from headrace.rl.envs.random import integers
 from headrace.rl.workers.vector import ProcessVectorEnv

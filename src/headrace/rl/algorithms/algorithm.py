@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias
+from pathlib import Path
+from typing import Protocol, TypeAlias, runtime_checkable
 
 from headrace.core.context import Context
 from headrace.rl.checkpoint import Checkpoint
 from headrace.rl.spec import EnvSpec
 from headrace.rl.trajectory import EpisodeStats
 
-__all__ = ["Algorithm", "Evaluation", "Update"]
+__all__ = ["Algorithm", "Evaluation", "Remembers", "Update"]
 
 Evaluation: TypeAlias = EpisodeStats
 """Whole greedy episodes."""
@@ -19,8 +20,8 @@ Evaluation: TypeAlias = EpisodeStats
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """What one update did: `steps` of all environments together, the episodes that ended in them, numbers of the
-    learner by name, seconds, and how many updates the policy that collected was behind."""
+    """What one update did: `steps` of all environments together, the episodes that ended in them, numbers
+    of the learner by name, seconds, and how many updates the policy that collected was behind."""
 
     steps: int
     stats: EpisodeStats
@@ -47,3 +48,14 @@ class Algorithm(Protocol):
     def load(self, checkpoint: Checkpoint) -> None: ...
 
     def close(self) -> None: ...
+
+
+@runtime_checkable
+class Remembers(Protocol):
+    """An algorithm with a memory too large for a checkpoint: a file beside it."""
+
+    def save_memory(self, path: Path) -> None:
+        """Write it; whole or not at all. Raises `Unavailable` where it cannot be written."""
+
+    def load_memory(self, path: Path) -> None:
+        """Remember what was written, before `load`. Raises `NotFound`, `IntegrityError` or `InvalidInput`."""

@@ -1,6 +1,6 @@
 """Where steps to learn from come from: actions of n environments in, what each of them led to out.
 
-    compiled environments, in this process (`CompiledSource`), or any of Gymnasium's in others (`WorkerSource`)
+    compiled environments, in this process (`CompiledSource`), or any of Gymnasium's in others (`worker_source.py`)
 
 An environment whose episode ended is at once in its next one; the last observation of the old one is in `final_obs`.
 """
@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from headrace.core.context import Context
-from headrace.errors import DeadlineExceeded, InvalidInput, StageFailed
+from headrace.errors import InvalidInput, StageFailed
 from headrace.rl.envs import CompiledEnv
 from headrace.rl.envs.actions import bad_number
 from headrace.rl.envs.batch import Autoreset, BatchEnv
@@ -22,14 +22,11 @@ from headrace.rl.policy import Floats
 from headrace.rl.rollout import BadValues
 from headrace.rl.spec import EnvSpec
 from headrace.rl.trajectory import EpisodeStats
-from headrace.rl.workers.flatten import env_spec, flat_rows
 
-__all__ = ["BAD_LIMIT", "CompiledSource", "Experience", "Source", "WorkerSource"]
+__all__ = ["BAD_LIMIT", "CompiledSource", "Episodes", "Experience", "Source"]
 
 BAD_LIMIT = 10.0
 """What an infinity becomes where bad values are clipped."""
-
-_SLICE_S = 0.1  # how soon a cancelled context is noticed
 
 
 class Experience(NamedTuple):
@@ -73,14 +70,14 @@ class Source(Protocol):
     def close(self) -> None: ...
 
 
-class _Episodes:
+class Episodes:
     """Returns and lengths of running episodes, and of those that ended lately."""
 
     def __init__(self, n: int) -> None:
         self.returns, self.lengths, self.faults = np.zeros(n), np.zeros(n, np.int64), 0
         self._ended: list[tuple[float, int]] = []
 
-    def step(self, reward: Floats, ended: npt.NDArray[np.bool_], lost: npt.NDArray[np.bool_]) -> None:
+    def step(self, reward: npt.NDArray[Any], ended: npt.NDArray[np.bool_], lost: npt.NDArray[np.bool_]) -> None:
         self.returns += reward
         self.lengths += 1
         if ended.any() or lost.any():
@@ -92,6 +89,7 @@ class _Episodes:
         self.returns[rows], self.lengths[rows] = 0.0, 0
 
     def take(self) -> EpisodeStats:
+        """Those that ended since it was last asked."""
         returns, lengths = ([pair[i] for pair in self._ended] for i in (0, 1))
         stats = EpisodeStats(np.array(returns, np.float64), np.array(lengths, np.int64), self.faults)
         self._ended, self.faults = [], 0
@@ -108,7 +106,7 @@ class CompiledSource:
         self.env_spec, self.n_envs = env.spec, n_envs
         self._batch = BatchEnv(env, n_envs, autoreset=Autoreset.SAME_STEP, threads=threads, check=False)
         self._bad_values: BadValues = bad_values
-        self._episodes = _Episodes(n_envs)
+        self._episodes = Episodes(n_envs)
 
     def reset(self, seed: int) -> Floats:
         self._episodes.forget(slice(None))
@@ -180,58 +178,3 @@ class CompiledSource:
 
     def close(self) -> None:
         pass
-
-
-class WorkerSource:
-    """The environments of a `ProcessVectorEnv` with `autoreset_mode="SameStep"`, which it closes. What is wrong with
-    them is dealt with as the workers' settings say; their own state stays in their processes."""
-
-    def __init__(self, env: Any) -> None:
-        if env.pool.autoreset != "SameStep" or env.pool.agents != 1:
-            raise InvalidInput(
-                f"worker source: expected environments of one agent with autoreset_mode 'SameStep', got "
-                f"{env.pool.agents} and {env.pool.autoreset!r}"
-            )
-        self.env, self.env_spec, self.n_envs = env, env_spec(env.pool.spaces), env.num_envs
-        self._episodes = _Episodes(self.n_envs)
-        self._bad = 0
-
-    def reset(self, seed: int) -> Floats:
-        self._episodes.forget(slice(None))
-        self.env.reset(seed=seed)
-        return flat_rows(self.env.pool.board.obs, slice(None))
-
-    def step(self, actions: npt.NDArray[Any], ctx: Context | None = None) -> Experience:
-        pool, board, space = self.env.pool, self.env.pool.board, self.env.single_action_space
-        self.env.send(actions.reshape(self.n_envs, *space.shape).astype(space.dtype))
-        while pool.busy:
-            if ctx is None:
-                pool.recv(pool.busy)
-                break
-            ctx.check()
-            try:
-                pool.recv(pool.busy, _SLICE_S)
-            except DeadlineExceeded:
-                continue
-        lost = np.zeros(self.n_envs, np.bool_)
-        _, faults = pool.take_infos()
-        lost[list(faults)] = True
-        reward = board.rewards.astype(np.float32)
-        terminated, truncated = board.terminated.copy(), board.truncated.copy()
-        self._episodes.step(reward, terminated | truncated, lost)
-        obs, final_obs = (flat_rows(rows, slice(None)) for rows in (board.obs, board.final))
-        return Experience(obs, final_obs, reward, terminated, truncated, lost)
-
-    def ended(self) -> EpisodeStats:
-        bad = self.env.tally.faults["bad_value"]
-        self._episodes.faults, self._bad = bad - self._bad, bad
-        return self._episodes.take()
-
-    def state(self) -> dict[str, npt.NDArray[Any]]:
-        return {}
-
-    def load(self, state: Mapping[str, npt.NDArray[Any]]) -> Floats | None:
-        return None
-
-    def close(self) -> None:
-        self.env.close()

@@ -18,13 +18,14 @@ import numpy.typing as npt
 import torch
 
 from headrace.core.context import Context
-from headrace.errors import ConfigError, InvalidInput, StageFailed
+from headrace.errors import ConfigError, InvalidInput, StageFailed, Unavailable
 from headrace.rl.algorithms.algorithm import Evaluation, Update
 from headrace.rl.algorithms.experience import Source
 from headrace.rl.algorithms.play import play
 from headrace.rl.buffers import Field, NStep, PrioritisedReplay, ReplayBuffer
 from headrace.rl.checkpoint import Checkpoint
 from headrace.rl.config import TrainConfig
+from headrace.rl.evaluate import EVALUATION_SEED
 from headrace.rl.learners.dqn import DqnLearner
 from headrace.rl.learners.dqn_settings import DqnConfig
 from headrace.rl.learners.off_policy import Minibatch
@@ -118,8 +119,12 @@ class OffPolicy:
         self._rows = Minibatch(*(torch.from_numpy(array) for array in arrays))
 
     def save_memory(self, path: Path) -> None:
-        """Write what is remembered, beside a checkpoint of the same moment."""
-        self.memory.save(path)
+        """Write what is remembered, beside a checkpoint of the same moment. Raises `Unavailable` where that cannot
+        be."""
+        try:
+            self.memory.save(path)
+        except OSError as error:
+            raise Unavailable(f"replay memory {path}: cannot be written: {error.strerror}") from error
 
     def load_memory(self, path: Path) -> None:
         """Remember what `save_memory` wrote; before `load`. Raises `NotFound`, `IntegrityError`, and `InvalidInput` for
@@ -225,11 +230,11 @@ class OffPolicy:
         return torch.from_numpy(obs if self._normaliser is None else self._normaliser(obs))
 
     def evaluate(self, episodes: int, seed: int) -> Evaluation:
-        """Whole greedy episodes, in environments of their own."""
+        """Whole greedy episodes, in environments of their own, on seeds that training does not use."""
         if self._judges is None:
             self._judges = self._make_source(episodes)
         with torch_threads(self.config.threads):
-            return play(self._judges, self._greedy, episodes, seed)
+            return play(self._judges, self._greedy, episodes, seed + EVALUATION_SEED)
 
     def _greedy(self, obs: Floats) -> npt.NDArray[Any]:
         return env_actions(self.env_spec, self.learner.greedy(self._seen(obs)))
