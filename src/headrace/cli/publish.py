@@ -35,15 +35,12 @@ def command(
     The best checkpoint is taken, else the last one. The exported model is held against the policy before it is
     installed.
     """
-    from headrace.errors import NotFound
     from headrace.rl.export import export_run
+    from headrace.rl.saved import find_checkpoint
     from headrace.store.pull import pull_model
     from headrace.store.versions import ModelStore, default_root
 
-    candidates = [run] if run.is_file() else [run / "best.ckpt", run / "last.ckpt"]
-    checkpoint = next((path for path in candidates if path.is_file()), None)
-    if checkpoint is None:
-        raise NotFound(f"{run}: expected the folder of a run or a checkpoint; there is no best.ckpt or last.ckpt")
+    checkpoint = find_checkpoint(run)
     model = export_run(checkpoint)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "policy.onnx"

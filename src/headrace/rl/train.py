@@ -27,6 +27,7 @@ from headrace.rl.algorithms.places import Place
 from headrace.rl.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from headrace.rl.config import TrainConfig
 from headrace.rl.log import EventLog
+from headrace.rl.spec_facts import facts_of
 
 __all__ = ["Report", "Result", "Trainer", "train"]
 
@@ -192,6 +193,7 @@ class Trainer:
         counts = {name: getattr(self.counts, name) for name in _Counts.__slots__}
         counts["best_return"] = None if math.isinf(self.counts.best_return) else self.counts.best_return
         facts = {"kind": "training", "config": _plain(self.config), "counts": counts, "memory": memory}
+        facts["env"] = facts_of(self.algorithm.env_spec)
         return Checkpoint(state.arrays, {**state.facts, **facts})
 
     def close(self) -> None:
