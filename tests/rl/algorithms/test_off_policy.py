@@ -188,3 +188,17 @@ def test_actions_lie_between_the_bounds_of_the_box() -> None:
     actions = np.array([[-1, -1], [0, 0], [1, 1], [0.5, -0.5]], np.float32)
     right = [[-2, 0], [0, 5], [2, 10], [1, 2.5]]
     np.testing.assert_allclose(env_actions(Spec, actions), right)  # type: ignore[arg-type]
+
+
+def test_it_balances_a_pole_longer_than_chance_does() -> None:
+    """Random actions last for 22 steps; whole runs to 475 are those of bench/rl/recipes.py."""
+    run = run_of(PLACES["dqn"], config("dqn", {"n_envs": 8, "n_steps": 128}, dueling=True, epsilon_steps=5_000))
+    best = 0.0
+    for update in range(1, 11):
+        run.update(0.0)
+        if update >= 5:
+            best = max(best, run.evaluate(50, 0).mean_return)
+        if best >= 120:
+            break
+    assert best >= 120
+    run.close()
