@@ -86,7 +86,7 @@ def hit_rate(requests: list[tuple[list[int], list[int]]], n_pages: int, policy: 
         found += pages.reuse(len(prompt) - 1)
         wanted += len(prompt)
         pages.grow(len(pages.pages) * PAGE_TOKENS, len(tokens))
-        kv.commit(pages, tokens, len(tokens))
+        kv.commit(pages, tokens, len(tokens), len(tokens))
         running.append(pages)
     return found / wanted
 

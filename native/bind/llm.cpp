@@ -106,13 +106,14 @@ class Owner {
 using Ids = Read<std::int32_t>;
 
 llm::Step step_of(const Ids& tokens, const Ids& positions, const Ids& starts, const Table<const std::int32_t>& tables,
-                  const Ids& rows) {
+                  std::size_t prompt_tokens, const Ids& rows) {
   llm::Step step;
   step.tokens = span_of(tokens);
   step.positions = span_of(positions);
   step.starts = span_of(starts);
   step.block_tables = span_of(tables);
   step.pages = tables.shape(1);
+  step.prompt_tokens = prompt_tokens;
   step.rows = span_of(rows);
   return step;
 }
@@ -213,29 +214,30 @@ void bind_llm(nb::module_& m) {
       .def(
           "step",
           [](Owner& o, const Ids& tokens, const Ids& positions, const Ids& starts,
-             const Table<const std::int32_t>& tables, const Ids& rows, const Write<std::int32_t>& argmax,
+             const Table<const std::int32_t>& tables, std::size_t prompt_tokens, const Ids& rows, const Write<std::int32_t>& argmax,
              const Table<float>& logits) {
-            llm::Step step = step_of(tokens, positions, starts, tables, rows);
+            llm::Step step = step_of(tokens, positions, starts, tables, prompt_tokens, rows);
             step.argmax = span_of(argmax);
             step.logits = span_of(logits);
             run(o, step);
           },
-          nb::arg("tokens"), nb::arg("positions"), nb::arg("starts"), nb::arg("block_tables"), nb::arg("rows"),
+          nb::arg("tokens"), nb::arg("positions"), nb::arg("starts"), nb::arg("block_tables"), nb::arg("prompt_tokens"), nb::arg("rows"),
           nb::arg("argmax"), nb::arg("logits"))
       .def(
           "hidden",
           [](Owner& o, const Ids& tokens, const Ids& positions, const Ids& starts,
-             const Table<const std::int32_t>& tables, const Ids& rows, const Table<float>& out) {
-            llm::Step step = step_of(tokens, positions, starts, tables, rows);
+             const Table<const std::int32_t>& tables, std::size_t prompt_tokens, const Ids& rows, const Table<float>& out) {
+            llm::Step step = step_of(tokens, positions, starts, tables, prompt_tokens, rows);
             step.hidden = span_of(out);
             run(o, step);
           },
-          nb::arg("tokens"), nb::arg("positions"), nb::arg("starts"), nb::arg("block_tables"), nb::arg("rows"),
+          nb::arg("tokens"), nb::arg("positions"), nb::arg("starts"), nb::arg("block_tables"), nb::arg("prompt_tokens"), nb::arg("rows"),
           nb::arg("out"))
       .def(
           "copy_page",
           [](Owner& o, std::size_t source, std::size_t target) { o.program().pool().copy_page(source, target); },
           nb::arg("source"), nb::arg("target"))
+      .def_prop_ro("prompts_differ", [](Owner& o) { return o.program().prompts_differ(); })
       .def_prop_ro("page_bytes", [](Owner& o) { return o.program().pool().page_bytes(); })
       .def("close", &Owner::close);
 }

@@ -176,8 +176,9 @@ void AttentionPlan::split(float grain) {
   }
 }
 
-AttentionScratch attention_scratch(std::size_t rows, std::size_t head_dim) {
+AttentionScratch attention_scratch(std::size_t n_rows, std::size_t head_dim) {
   AttentionScratch at{};
+  const std::size_t rows = round_up(n_rows, 16);
   const std::size_t padded = round_up(head_dim, kPage);
   const auto take = [&at](std::size_t floats) {
     const std::size_t offset = at.floats;
@@ -191,11 +192,17 @@ AttentionScratch attention_scratch(std::size_t rows, std::size_t head_dim) {
   at.wide = take(4 * kPage * padded);
   at.heads = take(kPage * padded);
   at.normed = take(padded);
+  at.left = take(rows * std::max(round_up(head_dim, 32), kPartition) / 2);
+  at.right = take(kPartition * round_up(head_dim, 32) / 2);
   return at;
 }
 
 const AttentionKernels& attention_kernels(Isa isa) {
 #if defined(__x86_64__)
+  if (isa == Isa::amx) {
+    request_amx();
+    return kAttentionAmx;
+  }
   return for_isa<AttentionKernels>(isa, &kAttentionScalar, &kAttentionAvx2, &kAttentionAvx512, nullptr);
 #elif defined(__aarch64__)
   return for_isa<AttentionKernels>(isa, &kAttentionScalar, nullptr, nullptr, &kAttentionNeon);

@@ -9,11 +9,12 @@ extern const AttentionKernels kAttentionScalar;
 #if defined(__x86_64__)
 extern const AttentionKernels kAttentionAvx2;
 extern const AttentionKernels kAttentionAvx512;
+extern const AttentionKernels kAttentionAmx;
 #elif defined(__aarch64__)
 extern const AttentionKernels kAttentionNeon;
 #endif
 
-/// Offsets in floats, each a multiple of 16, for tiles of up to `rows` queries.
+/// Offsets in floats, each a multiple of 16, for tiles of up to `rows` queries, rounded up to a multiple of 16.
 struct AttentionScratch {
   std::size_t queries;  // [rows][head_dim]
   std::size_t scores;   // [rows][256], then probabilities
@@ -22,6 +23,8 @@ struct AttentionScratch {
   std::size_t wide;     // four pages of keys or values as floats
   std::size_t heads;    // [16 tokens][padded_dim], keys or values about to be stored
   std::size_t normed;   // [padded_dim]
+  std::size_t left;     // queries, then probabilities, as bfloat16
+  std::size_t right;    // keys of a page, then values of a partition, as bfloat16
   std::size_t floats;
 };
 

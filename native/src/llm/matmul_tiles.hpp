@@ -9,20 +9,12 @@
 #pragma once
 
 #include "matmul_zmm.hpp"
+#include "tile_config.hpp"
 
 namespace headrace::llm {
 namespace {
 
 inline constexpr std::size_t tile_rows = 16;
-
-/// What ldtilecfg reads: palette 1, then the bytes of a row and the rows of each tile.
-struct alignas(64) TileConfig {
-  std::uint8_t palette = 1;
-  std::uint8_t start_row = 0;
-  std::uint8_t reserved[14]{};
-  std::uint16_t row_bytes[16]{};
-  std::uint8_t rows[16]{};
-};
 
 template <int group>
 constexpr TileConfig tile_config() {

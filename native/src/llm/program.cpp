@@ -1,5 +1,7 @@
 #include "headrace/llm/program.hpp"
 
+#include <sys/mman.h>
+
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -13,9 +15,11 @@ namespace headrace::llm {
 namespace {
 
 constexpr std::size_t few_rows = 4;      // up to here every thread quantises for itself
-constexpr std::size_t tile_rows = 16;    // up to here pieces of a product are large
+constexpr std::size_t some_rows = 16;    // up to here pieces of a product are large
 constexpr std::size_t piece_strips = 2;  // of a product with many rows
 constexpr std::size_t most_strips = 64;  // of a product with few
+constexpr std::size_t prompt_rows_grain = 32;  // two tiles
+constexpr std::size_t many_prompts = 128;      // from so many tokens a thread on, each computes its own
 constexpr std::size_t counters_per_op = 4;
 
 [[noreturn]] void refuse(const std::string& what) {
@@ -34,9 +38,13 @@ void same(std::size_t got, std::size_t expected, const char* what) {
 
 template <class T>
 Program::Array<T> Program::allocate(std::size_t n) {
-  const std::size_t bytes = round_up(std::max<std::size_t>(n, 1) * sizeof(T), 64);
-  void* memory = std::aligned_alloc(64, bytes);
+  constexpr std::size_t huge = 2 << 20;
+  const std::size_t wanted = std::max<std::size_t>(n, 1) * sizeof(T);
+  const std::size_t alignment = wanted >= huge / 4 ? huge : 64;
+  const std::size_t bytes = round_up(wanted, alignment);
+  void* memory = std::aligned_alloc(alignment, bytes);
   if (memory == nullptr) throw std::bad_alloc();
+  if (alignment == huge) (void)madvise(memory, bytes, MADV_HUGEPAGE);
   std::memset(memory, 0, bytes);
   return Array<T>(static_cast<T*>(memory));
 }
@@ -53,6 +61,7 @@ Activations Program::Inputs::view(std::size_t cols) const {
 Program::Program(Isa isa, std::size_t threads, std::size_t max_tokens, float spike, const KvShape& kv)
     : ops_(ops(isa)),
       matmul_(matmul(isa)),
+      prompt_(prompt_kernels(isa)),
       attention_(attention_kernels(isa)),
       team_(threads),
       pool_(kv),
@@ -101,6 +110,13 @@ void Program::add(Op op) {
     o->layer.interleaved = rotations_[o->rotation].interleaved;
     o->plan = plan_of(o->layer);
   }
+  if (auto* o = std::get_if<LinearOp>(&op)) {
+    o->gated = value(o->x).gated;
+    values_[o->out].gated = false;
+  }
+  if (const auto* o = std::get_if<EmbedOp>(&op)) values_[o->out].gated = false;
+  if (const auto* o = std::get_if<AttentionOp>(&op)) values_[o->out].gated = false;
+  if (const auto* o = std::get_if<GatedOp>(&op)) values_[o->out].gated = true;
   if (const auto* o = std::get_if<LogitsOp>(&op)) {
     vocab_ = matrix(o->head).rows;
     width_ = value(o->x).width;
@@ -117,6 +133,11 @@ std::size_t Program::plan_of(const AttentionLayer& layer) {
     plans_.push_back(std::make_unique<AttentionPlan>(pool_, layer.n_heads, layer.window, team_.size()));
   }
   return index;
+}
+
+const Program::Value& Program::plain(Buffer index) const {
+  if (value(index).gated) refuse("what a gate wrote can only be read by a product without a norm");
+  return value(index);
 }
 
 const Program::Value& Program::value(Buffer index) const {
@@ -150,12 +171,14 @@ void Program::check(const LinearOp& o) const {
     rows += matrix(o.weights[i]).rows;
   }
   same(rows, value(o.out).width, "height of the matrices");
+  if (o.norm.weight != no_vector) plain(o.x);
+  if (o.accumulate) plain(o.out);
   check_vector(o.norm.weight, value(o.x).width);
 }
 
 void Program::check(const GatedOp& o) const {
   for (const Matrix m : {o.gate, o.up}) {
-    same(matrix(m).cols, value(o.x).width, "width of a gate");
+    same(matrix(m).cols, plain(o.x).width, "width of a gate");
     same(matrix(m).rows, value(o.out).width, "height of a gate");
   }
   check_vector(o.norm.weight, value(o.x).width);
@@ -163,7 +186,7 @@ void Program::check(const GatedOp& o) const {
 
 void Program::check(const AttentionOp& o) const {
   const KvShape& kv = pool_.shape();
-  same(value(o.qkv).width, (o.layer.n_heads + 2 * kv.n_kv_heads) * kv.head_dim, "width of queries, keys, values");
+  same(plain(o.qkv).width, (o.layer.n_heads + 2 * kv.n_kv_heads) * kv.head_dim, "width of queries, keys, values");
   same(value(o.out).width, o.layer.n_heads * kv.head_dim, "width of the attention");
   if (o.layer.layer >= kv.n_layers) refuse("there is no layer " + number(o.layer.layer));
   if (o.rotation >= rotations_.size()) refuse("there is no rotation " + number(o.rotation));
@@ -173,17 +196,17 @@ void Program::check(const AttentionOp& o) const {
 }
 
 void Program::check(const AddNormOp& o) const {
-  same(value(o.y).width, value(o.x).width, "width of a sum");
+  same(plain(o.y).width, plain(o.x).width, "width of a sum");
   if (o.norm.weight == no_vector) refuse("a sum that is normalised needs weights");
   check_vector(o.norm.weight, value(o.y).width);
 }
 
 void Program::check(const AddOp& o) const {
-  same(value(o.y).width, value(o.x).width, "width of a sum");
+  same(plain(o.y).width, plain(o.x).width, "width of a sum");
 }
 
 void Program::check(const LogitsOp& o) const {
-  same(matrix(o.head).cols, value(o.x).width, "width of the head");
+  same(matrix(o.head).cols, plain(o.x).width, "width of the head");
   check_vector(o.norm.weight, value(o.x).width);
 }
 
@@ -205,12 +228,17 @@ void Program::finish() {
   std::size_t attention = 0;
   for (const auto& plan : plans_) attention = std::max(attention, plan->scratch_floats());
   many_.make(max_tokens_, widest);
+  if (prompt_ != nullptr) {
+    prompt_inputs_ = allocate<std::uint16_t>(prompt_row_size(max_tokens_, widest / block_cols));
+    prompt_gated_ = allocate<std::uint16_t>(prompt_row_size(max_tokens_, widest / block_cols));
+    for (Worker& worker : workers_) worker.pair = allocate<std::uint16_t>(2 * pair_size(widest / block_cols));
+  }
   for (Worker& worker : workers_) {
     worker.few.make(few_rows, widest);
     worker.row = allocate<float>(widest);
     worker.scratch = allocate<std::byte>(matmul_scratch_bytes(widest));
     worker.attention = allocate<float>(attention);
-    worker.tile = allocate<float>(strip_rows * std::max(max_tokens_ * piece_strips, tile_rows * most_strips));
+    worker.tile = allocate<float>(strip_rows * std::max(max_tokens_ * piece_strips, some_rows * most_strips));
   }
   n_counters_ = program_.size() * counters_per_op + counters_per_op;
   counters_ = std::make_unique<Counter[]>(n_counters_);
@@ -246,6 +274,10 @@ void Program::check(const Step& step) const {
       if (position < 0 || position != expected) refuse("positions of sequence " + number(s) + " are not consecutive");
     }
   }
+  const auto prompts = static_cast<std::int32_t>(step.prompt_tokens);
+  if (step.prompt_tokens > n || std::ranges::find(step.starts, prompts) == step.starts.end()) {
+    refuse("prompt_tokens: expected those of whole sequences, got " + number(step.prompt_tokens));
+  }
   for (const std::int32_t row : step.rows) {
     if (row < 0 || static_cast<std::size_t>(row) >= n) refuse("rows: there is no token " + std::to_string(row));
   }
@@ -262,7 +294,7 @@ void Program::prepare(const Step& step) {
     const auto first = static_cast<std::size_t>(step.starts[s]);
     sequences_.push_back({first, static_cast<std::size_t>(step.starts[s + 1]) - first,
                           static_cast<std::size_t>(step.positions[first]),
-                          step.block_tables.subspan(s * step.pages, step.pages)});
+                          step.block_tables.subspan(s * step.pages, step.pages), first < step.prompt_tokens});
   }
   for (const auto& plan : plans_) plan->build(sequences_);
   for (std::size_t i = 0; i < n_counters_; ++i) counters_[i].next.store(0, std::memory_order_relaxed);
@@ -292,8 +324,24 @@ void Program::share(std::size_t rank, std::size_t n, std::size_t grain, Fn&& fn)
 }
 
 std::size_t Program::strip_grain(std::size_t strips, std::size_t n_rows) const {
-  if (n_rows > tile_rows) return piece_strips;
+  if (n_rows > some_rows) return piece_strips;
   return std::clamp<std::size_t>(strips / (team_.size() * 4), 1, most_strips);
+}
+
+template <class Expand, class Use>
+void Program::prompt_product(std::size_t rank, std::size_t pairs, Expand&& expand, Use&& use) {
+  std::uint16_t* weights = workers_[rank].pair.get();
+  if (prompt_tokens() < many_prompts * team_.size()) {
+    share(rank, pairs, 1, [&](std::size_t pair, std::size_t) {
+      expand(pair, weights);
+      use(pair, weights, RowRange{0, prompt_tokens()});
+    });
+    return;
+  }
+  for (std::size_t pair = 0; pair < pairs; ++pair) {
+    expand(pair, weights);
+    use(pair, weights, own_prompts(rank));
+  }
 }
 
 void Program::rotate(std::size_t token) {
@@ -309,20 +357,55 @@ void Program::rotate(std::size_t token) {
   }
 }
 
-Activations Program::inputs(const Value& x, std::span<const std::int32_t> rows, Prologue norm, std::size_t rank) {
-  const std::size_t n = rows.empty() ? step_->tokens.size() : rows.size();
+const float* Program::normed(const Value& x, std::size_t token, Prologue norm, Worker& worker) {
+  const float* in = row(x, token);
   const float* weight = vector(norm.weight);
+  if (weight == nullptr) return in;
+  float* out = worker.row.get();
+  ops_.rms_norm(in, weight, x.width, norm.eps, out);
+  std::fill(out + x.width, out + x.stride, 0.0F);
+  return out;
+}
+
+RowRange Program::own_prompts(std::size_t rank) const {
+  const std::size_t blocks = (prompt_tokens() + prompt_rows_grain - 1) / prompt_rows_grain;
+  const auto until = [&](std::size_t r) {
+    return std::min(prompt_tokens(), blocks * r / team_.size() * prompt_rows_grain);
+  };
+  return {until(rank), until(rank + 1)};
+}
+
+Program::Operand Program::inputs(const Value& x, Prologue norm, bool gated, std::size_t rank) {
+  const std::size_t n = step_->tokens.size();
+  const std::size_t prompts = prompt_tokens();
+  Worker& worker = workers_[rank];
+  const bool own = n - prompts <= few_rows;
+  const Operand out{prompts, n - prompts, {(gated ? prompt_gated_ : prompt_inputs_).get(), x.stride / block_cols},
+                    (own ? worker.few : many_).view(x.stride)};
+  const auto quantise = [&](std::size_t i) {
+    ops_.quantise(normed(x, prompts + i, norm, worker), x.stride, spike_, out.others.row(i));
+  };
+  for (RowRange rows = own_prompts(rank); !gated && rows.first < rows.last; ++rows.first) {
+    prompt_->convert(normed(x, rows.first, norm, worker), rows.first, out.prompts);
+  }
+  if (own) {
+    for (std::size_t i = 0; i < out.n_others; ++i) quantise(i);
+  } else {
+    share(rank, out.n_others, 4, [&](std::size_t from, std::size_t to) {
+      for (std::size_t i = from; i < to; ++i) quantise(i);
+    });
+  }
+  if (!own || !(gated || prompts == 0)) team_.barrier();
+  return out;
+}
+
+Activations Program::head_inputs(const Value& x, Prologue norm, std::size_t rank) {
+  const std::size_t n = step_->rows.size();
   Worker& worker = workers_[rank];
   const bool own = n <= few_rows;
   const Activations out = (own ? worker.few : many_).view(x.stride);
   const auto one = [&](std::size_t i) {
-    const float* in = row(x, rows.empty() ? i : static_cast<std::size_t>(rows[i]));
-    if (weight != nullptr) {
-      float* normed = worker.row.get();
-      ops_.rms_norm(in, weight, x.width, norm.eps, normed);
-      std::fill(normed + x.width, normed + x.stride, 0.0F);
-      in = normed;
-    }
+    const float* in = normed(x, static_cast<std::size_t>(step_->rows[i]), norm, worker);
     ops_.quantise(in, x.stride, spike_, out.row(i));
   };
   if (own) {
@@ -350,55 +433,106 @@ void Program::run(const EmbedOp& op, std::size_t rank) {
   team_.barrier();
 }
 
-void Program::run(const LinearOp& op, std::size_t rank) {
-  const std::size_t n = step_->tokens.size();
-  const Activations x = inputs(values_[op.x], {}, op.norm, rank);
+void Program::add_bias(const LinearOp& op, std::size_t i, const Part& part, RowRange rows) {
+  const float* bias = vector(op.biases[i]);
   const Value& out = values_[op.out];
-  std::size_t strips = 0;
-  for (const Matrix m : op.weights) strips += matrices_[m].strips();
-  share(rank, strips, strip_grain(strips, n), [&](std::size_t from, std::size_t to) {
-    std::size_t before = 0;  // strips and columns of the matrices passed
-    std::size_t column = 0;
-    for (std::size_t i = 0; i < op.weights.size() && before < to; ++i) {
-      const PackedMatrix& w = matrices_[op.weights[i]];
-      const std::size_t first = std::max(from, before) - before;
-      const std::size_t last = std::min(to - before, w.strips());
-      if (first < last) {
-        const std::size_t begin = column + first * strip_rows;
-        matmul_(w, first, last, x, 0, n, out.data + begin, out.stride, op.accumulate ? Store::add : Store::assign,
-                workers_[rank].scratch.get());
-        if (const float* bias = vector(op.biases[i])) {
-          const std::size_t end = column + std::min<std::size_t>(last * strip_rows, w.rows);
-          for (std::size_t t = 0; t < n; ++t) {
-            ops_.add(row(out, t) + begin, bias + (begin - column), end - begin, row(out, t) + begin);
-          }
-        }
-      }
-      before += w.strips();
-      column += w.rows;
+  for (std::size_t t = rows.first; bias != nullptr && t < rows.last; ++t) {
+    float* at = row(out, t) + part.column;
+    ops_.add(at, bias + part.first_row, part.n_rows, at);
+  }
+}
+
+template <class Fn>
+void Program::parts(const LinearOp& op, std::size_t unit_rows, std::size_t from, std::size_t to, Fn&& fn) const {
+  std::size_t before = 0;  // units and columns of the matrices passed
+  std::size_t column = 0;
+  for (std::size_t i = 0; i < op.weights.size() && before < to; ++i) {
+    const PackedMatrix& w = matrices_[op.weights[i]];
+    const std::size_t units = (w.rows + unit_rows - 1) / unit_rows;
+    const std::size_t first = std::max(from, before) - before;
+    const std::size_t last = std::min(to - before, units);
+    if (first < last) {
+      const std::size_t row = first * unit_rows;
+      fn(i, Part{&w, first, last, row, std::min<std::size_t>(last * unit_rows, w.rows) - row, column + row});
     }
-  });
+    before += units;
+    column += w.rows;
+  }
+}
+
+void Program::run(const LinearOp& op, std::size_t rank) {
+  const Operand x = inputs(values_[op.x], op.norm, op.gated, rank);
+  const Value& out = values_[op.out];
+  const Store store = op.accumulate ? Store::add : Store::assign;
+  std::size_t strips = 0;
+  std::size_t pairs = 0;
+  for (const Matrix m : op.weights) {
+    strips += matrices_[m].strips();
+    pairs += pairs_of(matrices_[m]);
+  }
+  if (x.n_prompts > 0) {
+    const auto with_part = [&](std::size_t pair, auto&& fn) { parts(op, 2 * strip_rows, pair, pair + 1, fn); };
+    prompt_product(
+        rank, pairs,
+        [&](std::size_t pair, std::uint16_t* to) {
+          with_part(pair, [&](std::size_t, const Part& part) { prompt_->expand(*part.weights, part.first, to); });
+        },
+        [&](std::size_t pair, const std::uint16_t* weights, RowRange rows) {
+          with_part(pair, [&](std::size_t i, const Part& part) {
+            float* to = out.data + part.column;
+            prompt_->linear(*part.weights, part.first, weights, x.prompts, rows, to, out.stride, store);
+            add_bias(op, i, part, rows);
+          });
+        });
+  }
+  if (x.n_others > 0) {
+    std::byte* scratch = workers_[rank].scratch.get();
+    share(rank, strips, strip_grain(strips, x.n_others), [&](std::size_t from, std::size_t to) {
+      parts(op, strip_rows, from, to, [&](std::size_t i, const Part& part) {
+        float* at = row(out, x.n_prompts) + part.column;
+        matmul_(*part.weights, part.first, part.last, x.others, 0, x.n_others, at, out.stride, store, scratch);
+        add_bias(op, i, part, {x.n_prompts, x.n_prompts + x.n_others});
+      });
+    });
+  }
   team_.barrier();
 }
 
 void Program::run(const GatedOp& op, std::size_t rank) {
-  const std::size_t n = step_->tokens.size();
-  const Activations x = inputs(values_[op.x], {}, op.norm, rank);
+  const Operand x = inputs(values_[op.x], op.norm, false, rank);
   const Value& out = values_[op.out];
   const PackedMatrix& gate = matrices_[op.gate];
   const PackedMatrix& up = matrices_[op.up];
   const auto activate = op.activation == Gate::silu ? ops_.silu_mul : ops_.gelu_tanh_mul;
   Worker& worker = workers_[rank];
-  share(rank, gate.strips(), strip_grain(gate.strips(), n), [&](std::size_t from, std::size_t to) {
-    const std::size_t begin = from * strip_rows;
-    const std::size_t width = std::min<std::size_t>(to * strip_rows, gate.rows) - begin;
-    const std::size_t stride = (to - from) * strip_rows;
-    matmul_(gate, from, to, x, 0, n, out.data + begin, out.stride, Store::assign, worker.scratch.get());
-    matmul_(up, from, to, x, 0, n, worker.tile.get(), stride, Store::assign, worker.scratch.get());
-    for (std::size_t t = 0; t < n; ++t) {
-      activate(row(out, t) + begin, worker.tile.get() + t * stride, width, row(out, t) + begin);
-    }
-  });
+  if (x.n_prompts > 0) {
+    const PromptRows gated{prompt_gated_.get(), out.stride / block_cols};
+    const std::size_t half = pair_size(gate.blocks());
+    prompt_product(
+        rank, pairs_of(gate),
+        [&](std::size_t pair, std::uint16_t* to) {
+          prompt_->expand(gate, pair, to);
+          prompt_->expand(up, pair, to + half);
+        },
+        [&](std::size_t pair, const std::uint16_t* weights, RowRange rows) {
+          prompt_->gated(gate, up, pair, weights, weights + half, x.prompts, rows, activate, gated);
+        });
+  }
+  if (x.n_others > 0) {
+    share(rank, gate.strips(), strip_grain(gate.strips(), x.n_others), [&](std::size_t from, std::size_t to) {
+      const std::size_t begin = from * strip_rows;
+      const std::size_t width = std::min<std::size_t>(to * strip_rows, gate.rows) - begin;
+      const std::size_t stride = (to - from) * strip_rows;
+      float* gates = row(out, x.n_prompts) + begin;
+      float* ups = worker.tile.get();
+      std::byte* scratch = worker.scratch.get();
+      matmul_(gate, from, to, x.others, 0, x.n_others, gates, out.stride, Store::assign, scratch);
+      matmul_(up, from, to, x.others, 0, x.n_others, ups, stride, Store::assign, scratch);
+      for (std::size_t t = 0; t < x.n_others; ++t, gates += out.stride) {
+        activate(gates, ups + t * stride, width, gates);
+      }
+    });
+  }
   team_.barrier();
 }
 
@@ -457,7 +591,7 @@ void Program::run(const LogitsOp& op, std::size_t rank) {
     });
     return;
   }
-  const Activations x = inputs(in, step_->rows, op.norm, rank);
+  const Activations x = head_inputs(in, op.norm, rank);
   const PackedMatrix& head = matrices_[op.head];
   float* logits = step_->logits.data();
   share(rank, head.strips(), strip_grain(head.strips(), n), [&](std::size_t from, std::size_t to) {

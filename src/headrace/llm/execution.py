@@ -23,7 +23,8 @@ Floats: TypeAlias = npt.NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """One step: S sequences, T >= 1 tokens, R of them asked for an output. A token gets the same numbers in any batch.
+    """One step: S sequences, T >= 1 tokens, R of them asked for an output. A token gets the same numbers in any
+    batch, if it is of a prompt in all or none of them.
 
     Attributes:
         tokens: int32[T], sequence after sequence.
@@ -33,6 +34,8 @@ class Batch:
             earlier positions are filled already; those of this step's tokens are written by it.
         rows: int32[R], indices into `tokens` whose next-token distribution is wanted.
         greedy: bool[R], True where the most likely token is enough.
+        prompt_tokens: The first so many tokens, of whole sequences, are of prompts. Some executors compute these with
+            other rounding than generated ones (`Executor.prompts_differ`).
     """
 
     tokens: Ints
@@ -41,6 +44,7 @@ class Batch:
     block_tables: Ints
     rows: Ints
     greedy: npt.NDArray[np.bool_]
+    prompt_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +65,7 @@ class Executor(Protocol):
         n_pages: Pages there are, numbered from 0.
         page_bytes: Bytes of one page over all layers.
         max_tokens: Most tokens a step may hold.
+        prompts_differ: Whether a token gets other numbers as part of a prompt than as a generated one.
     """
 
     @property
@@ -73,6 +78,8 @@ class Executor(Protocol):
     def page_bytes(self) -> int: ...
     @property
     def max_tokens(self) -> int: ...
+    @property
+    def prompts_differ(self) -> bool: ...
 
     def step(self, batch: Batch) -> Output:
         """Run one step. Raises `InvalidInput` for a batch of other shapes or with no such page or token."""

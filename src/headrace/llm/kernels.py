@@ -125,6 +125,10 @@ class NativeExecutor:
     def max_tokens(self) -> int:
         return self._max_tokens
 
+    @property
+    def prompts_differ(self) -> bool:
+        return bool(self._live().prompts_differ)
+
     def step(self, batch: Batch) -> Output:
         """Run one step. Raises `InvalidInput` for a batch of other shapes or with no such page or token."""
         if len(batch.greedy) != len(batch.rows):
@@ -135,7 +139,16 @@ class NativeExecutor:
             self._logits = np.empty((n, self._vocab), np.float32)
         logits, chosen = self._logits[:n], np.empty(n, np.int32)
         rows = batch.rows[order]
-        self._live().step(batch.tokens, batch.positions, batch.starts, batch.block_tables, rows, chosen, logits)
+        self._live().step(
+            batch.tokens,
+            batch.positions,
+            batch.starts,
+            batch.block_tables,
+            batch.prompt_tokens,
+            rows,
+            chosen,
+            logits,
+        )
         argmax = np.empty(n, np.int32)
         argmax[order] = chosen
         return Output(argmax, logits[: n - int(batch.greedy.sum())])
@@ -143,7 +156,15 @@ class NativeExecutor:
     def hidden(self, batch: Batch) -> Floats:
         """Run one step and return float32[R, width]: the final hidden state (after the last norm) of `rows`."""
         out = np.empty((len(batch.rows), self._width), np.float32)
-        self._live().hidden(batch.tokens, batch.positions, batch.starts, batch.block_tables, batch.rows, out)
+        self._live().hidden(
+            batch.tokens,
+            batch.positions,
+            batch.starts,
+            batch.block_tables,
+            batch.prompt_tokens,
+            batch.rows,
+            out,
+        )
         return out
 
     def copy_page(self, source: int, target: int) -> None:

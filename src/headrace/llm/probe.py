@@ -133,6 +133,7 @@ class Probe:
                 block_tables=tables,
                 rows=np.arange(n_tokens, dtype=np.int32),
                 greedy=np.zeros(n_tokens, np.bool_),
+                prompt_tokens=n_tokens,
             ),
         )
         for (i, start, end, _), first in zip(parts, starts.tolist(), strict=False):

@@ -120,6 +120,10 @@ class ReferenceExecutor:
         return sum(pages.nbytes // self._n_pages for pages in self._pages.values())
 
     @property
+    def prompts_differ(self) -> bool:
+        return False
+
+    @property
     def max_tokens(self) -> int:
         return self._max_tokens
 

@@ -144,6 +144,11 @@ class Answer:
     def n_guesses(self) -> int:
         return len(self.guesses)
 
+    def alike(self, n_tokens: int) -> int:
+        """Of the next `n_tokens`, those that are all of the prompt or all not, which is what one step computes."""
+        left = self.n_prompt - self.computed
+        return min(n_tokens, left) if left > 0 else n_tokens
+
     def needed(self, n_tokens: int) -> int:
         return self.table.needed(self.computed, self.computed + n_tokens)
 

@@ -64,7 +64,7 @@ class Workload(RuleBasedStateMachine):
             assert self.kv.pool.holders(page) == 1, "a page that others hold is written"
             self.memory[page][i % PAGE_TOKENS] = sequence.tokens[i]
         sequence.computed = end
-        self.kv.commit(table, sequence.tokens, end)
+        self.kv.commit(table, sequence.tokens, end, end)
 
     @rule(stem=st.integers(0, 3), n_stem=st.integers(0, 60), rest=st.lists(st.integers(0, 1), min_size=1, max_size=30))
     def arrive(self, stem: int, n_stem: int, rest: list[int]) -> None:
@@ -146,7 +146,7 @@ def _filled(kv: KvCache, prompt: list[int]) -> PageTable:
     table = kv.table(kv.names(prompt))
     table.reuse(len(prompt) - 1)
     table.grow(0, len(prompt))
-    kv.commit(table, prompt, len(prompt))
+    kv.commit(table, prompt, len(prompt), len(prompt))
     return table
 
 
@@ -169,7 +169,7 @@ def test_two_that_computed_the_same_end_up_with_one_copy() -> None:
         table.grow(0, 32)
     for table in tables:
         table.synced = 2
-        kv.commit(table, prompt, 32)
+        kv.commit(table, prompt, 32, 32)
     assert tables[0].pages == tables[1].pages
     assert kv.pool.held == 2
     assert [table.synced for table in tables] == [2, 0]
@@ -180,7 +180,7 @@ def test_an_answer_is_found_when_the_next_turn_brings_it_as_a_prompt() -> None:
     kv = KvCache(8, make_policy("lru"))
     answer = kv.table(kv.names(tokens[:16]))
     answer.grow(0, 32)
-    kv.commit(answer, tokens, 32)
+    kv.commit(answer, tokens, 32, 32)
     assert kv.table(kv.names(tokens)).reuse(32) == 32
 
 

@@ -11,7 +11,8 @@
 //
 // Numbers depend on a query, its sequence's keys and values and the layer, never on how the work is cut: context is
 // handled in partitions of 256 absolute positions (scores: a chain of fma over dimensions; values: a chain of fma over
-// positions; both ascending) that are joined in ascending order. Bits are equal on every instruction set.
+// positions; both ascending) that are joined in ascending order. Bits are equal on every instruction set, but for prompts
+// with AMX, where products are of bfloat16.
 #pragma once
 
 #include <cstddef>
@@ -47,6 +48,7 @@ struct StepSequence {
   std::size_t n_tokens = 0;
   std::size_t first_position = 0;
   std::span<const std::int32_t> block_table;
+  bool prompt = false;  // of a prompt: computed in tiles of bfloat16 where the processor has them
 };
 
 /// The units of one step, for all layers with the same `n_heads` and `window`. Reused from step to step: it allocates
@@ -54,7 +56,7 @@ struct StepSequence {
 class AttentionPlan {
  public:
   static constexpr std::size_t kPartition = 256;  // positions
-  static constexpr std::size_t kMaxRows = 64;     // queries (token x head of the group) of a tile
+  static constexpr std::size_t kMaxRows = 128;    // queries (token x head of the group) of a tile
 
   /// `n_threads`: how many will take units; only the cut depends on it. Throws invalid_input if n_heads is no multiple
   /// (up to 64) of the pool's n_kv_heads. The pool must outlive the plan.

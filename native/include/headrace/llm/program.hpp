@@ -2,8 +2,8 @@
 // row of logits (or its largest entry) per asked-for token out.
 //
 // Values live in buffers: float32[max_tokens][width]. Matrix inputs are normalised (where the operation says so) and
-// quantised on the way in. Numbers of a token depend on its sequence alone, not on the batch, the threads or the
-// instruction set.
+// quantised on the way in; those of prompts become bfloat16 where the processor has kernels for that (prompt.hpp).
+// Numbers of a token depend on its sequence alone and on whether it is of a prompt, not on the batch or the threads.
 #pragma once
 
 #include <atomic>
@@ -21,6 +21,7 @@
 #include "headrace/llm/matmul.hpp"
 #include "headrace/llm/ops.hpp"
 #include "headrace/llm/packed.hpp"
+#include "headrace/llm/prompt.hpp"
 #include "headrace/team.hpp"
 
 namespace headrace::llm {
@@ -57,6 +58,7 @@ struct LinearOp {  // out (+)= concat(norm(x) @ w.T) + bias
   std::vector<Vector> biases;
   Buffer out;
   bool accumulate;
+  bool gated = false;  // x is what a GatedOp wrote; set by Program::add
 };
 struct GatedOp {  // out = act(norm(x) @ gate.T) * (norm(x) @ up.T)
   Buffer x;
@@ -92,6 +94,7 @@ struct Step {
   std::span<const std::int32_t> tokens, positions, starts;
   std::span<const std::int32_t> block_tables;  // [sequences][pages]
   std::size_t pages = 0;                       // columns of block_tables
+  std::size_t prompt_tokens = 0;               // the first so many tokens, of whole sequences, are of prompts
   std::span<const std::int32_t> rows;
   std::span<std::int32_t> argmax;  // out, [rows]
   std::span<float> logits;         // out, [rows][vocab]
@@ -120,11 +123,15 @@ class Program {
 
   KvPool& pool() noexcept { return pool_; }
 
+  /// Whether tokens of prompts are rounded in another way than others.
+  [[nodiscard]] bool prompts_differ() const noexcept { return prompt_ != nullptr; }
+
  private:
   struct Value {
     std::size_t width = 0;
     std::size_t stride = 0;  // floats from row to row
     float* data = nullptr;
+    bool gated = false;  // while building: last written by a GatedOp
   };
   struct Free {
     void operator()(void* memory) const noexcept { std::free(memory); }
@@ -141,12 +148,24 @@ class Program {
     void make(std::size_t rows, std::size_t cols);
     [[nodiscard]] Activations view(std::size_t cols) const;
   };
+  /// Units [first, last) of a matrix of a LinearOp: its rows, and the column of the output they begin at.
+  struct Part {
+    const PackedMatrix* weights;
+    std::size_t first, last, first_row, n_rows, column;
+  };
+  /// What a product multiplies: first the tokens of prompts, then the others.
+  struct Operand {
+    std::size_t n_prompts, n_others;
+    PromptRows prompts;
+    Activations others;
+  };
   struct alignas(64) Worker {
     Inputs few;
     Array<std::byte> scratch;
     Array<float> attention;
     Array<float> row;      // an input, normalised
     Array<float> tile;     // a gate's other half
+    Array<std::uint16_t> pair;  // of strips, expanded; of a gate two of them
     std::size_t turn = 0;  // which counter comes next
   };
   struct alignas(64) Counter {
@@ -157,6 +176,7 @@ class Program {
   [[nodiscard]] const Value& value(Buffer index) const;
   [[nodiscard]] const PackedMatrix& matrix(Matrix index) const;
   void check_vector(Vector index, std::size_t size) const;
+  const Value& plain(Buffer index) const;
   void check(const EmbedOp& op) const;
   void check(const LinearOp& op) const;
   void check(const GatedOp& op) const;
@@ -177,18 +197,34 @@ class Program {
   void run(const AddOp& op, std::size_t rank);
   void run(const LogitsOp& op, std::size_t rank);
   void rotate(std::size_t token);
-  Activations inputs(const Value& x, std::span<const std::int32_t> rows, Prologue norm, std::size_t rank);
+  [[nodiscard]] RowRange own_prompts(std::size_t rank) const;
+  const float* normed(const Value& x, std::size_t token, Prologue norm, Worker& worker);
+  Operand inputs(const Value& x, Prologue norm, bool gated, std::size_t rank);
+  Activations head_inputs(const Value& x, Prologue norm, std::size_t rank);
+  [[nodiscard]] std::size_t prompt_tokens() const { return prompt_ == nullptr ? 0 : step_->prompt_tokens; }
 
   /// Hand out [0, n) in pieces of `grain`, each to whoever comes first; every rank calls this at the same point.
   template <class Fn>
   void share(std::size_t rank, std::size_t n, std::size_t grain, Fn&& fn);
   [[nodiscard]] std::size_t strip_grain(std::size_t strips, std::size_t n_rows) const;
 
+  /// A product for prompts: expand(pair, weights) for each of `pairs`, and use(pair, weights, rows) for it and all rows.
+  /// Of many rows every thread computes its own, which stay in its cache: that is worth expanding for itself. Else
+  /// pairs are handed out.
+  template <class Expand, class Use>
+  void prompt_product(std::size_t rank, std::size_t pairs, Expand&& expand, Use&& use);
+
+  /// fn(i, part) for the parts of matrices that units [from, to) of all of `op` are, `unit_rows` rows each.
+  template <class Fn>
+  void parts(const LinearOp& op, std::size_t unit_rows, std::size_t from, std::size_t to, Fn&& fn) const;
+  void add_bias(const LinearOp& op, std::size_t i, const Part& part, RowRange rows);
+
   [[nodiscard]] const float* vector(Vector index) const { return index == no_vector ? nullptr : vectors_[index].get(); }
   float* row(const Value& value, std::size_t i) const { return value.data + i * value.stride; }
 
   const Ops& ops_;
   Matmul matmul_;
+  const PromptKernels* prompt_;  // null: prompts are computed as other tokens are
   const AttentionKernels& attention_;
   Team team_;
   KvPool pool_;
@@ -209,6 +245,7 @@ class Program {
   std::vector<std::unique_ptr<AttentionPlan>> plans_;  // one for each kind of layer
 
   Inputs many_;
+  Array<std::uint16_t> prompt_inputs_, prompt_gated_;  // rows of prompts, and what a GatedOp makes of them
   std::vector<Worker> workers_;
   std::unique_ptr<Counter[]> counters_;
   std::size_t n_counters_ = 0;

@@ -19,18 +19,23 @@ class KvCache:
     Args:
         n_pages: Pages of the executor.
         policy: What is evicted first.
+        prompts_differ: Whether a token of a prompt is computed differently from a generated one, and no page of one
+            kind may stand for one of the other.
         salt: Goes into every name; random unless given, so that nobody can guess what makes two names equal.
     """
 
-    def __init__(self, n_pages: int, policy: Policy, *, salt: bytes = b"") -> None:
+    def __init__(
+        self, n_pages: int, policy: Policy, *, prompts_differ: bool = False, salt: bytes = b""
+    ) -> None:
         self.pool = PagePool(n_pages, policy)
+        self._prompts_differ = prompts_differ
         self._salt = salt or os.urandom(16)
         self._tables: WeakSet[PageTable] = WeakSet()
 
     def names(self, prompt: Sequence[int]) -> list[bytes]:
         """Names of the full pages of a prompt; costs about a microsecond a page and may run on any thread."""
         names: list[bytes] = []
-        page_names(self._salt, names, prompt, len(prompt))
+        page_names(self._salt, names, prompt, len(prompt), len(prompt))
         return names
 
     def table(self, names: list[bytes]) -> PageTable:
@@ -41,9 +46,9 @@ class KvCache:
         """See `PageTable.fork`."""
         return self._track(table.fork())
 
-    def commit(self, table: PageTable, tokens: Sequence[int], n_computed: int) -> None:
+    def commit(self, table: PageTable, tokens: Sequence[int], n_computed: int, n_prompt: int) -> None:
         """See `PageTable.commit`."""
-        table.commit(self._salt, tokens, n_computed)
+        table.commit(self._salt, tokens, n_computed, n_prompt if self._prompts_differ else n_computed)
 
     def check_integrity(self) -> None:
         """Raise `AssertionError` unless every page is accounted for; see `PagePool.check_integrity`."""

@@ -1,7 +1,7 @@
 """The pages of one sequence: tokens to be computed in, pages to write them to and pages found in the cache out.
 
-Full pages are named by what they hold: a digest over their tokens and the page before. So equal names mean equal bits,
-whoever computed them, be it as a prompt or as an answer: executors give a token the same numbers in any batch.
+Full pages are named by what they hold: a digest over their tokens, how many of these are of a prompt, and the page
+before. So equal names mean equal bits, whoever computed them: executors give a token the same numbers in any batch.
 """
 
 from __future__ import annotations
@@ -16,10 +16,12 @@ from headrace.llm.kv.pool import PagePool
 __all__ = ["PageTable", "page_names"]
 
 
-def page_names(salt: bytes, names: list[bytes], tokens: Sequence[int], n_tokens: int) -> None:
-    """Append to `names` those of the full pages among the first `n_tokens` tokens; names[j] is that of page j."""
+def page_names(salt: bytes, names: list[bytes], tokens: Sequence[int], n_tokens: int, n_prompt: int) -> None:
+    """Append to `names` those of the full pages among the first `n_tokens` tokens, of which `n_prompt` are a prompt;
+    names[j] is that of page j."""
     for j in range(len(names), n_tokens // PAGE_TOKENS):
-        content = array("i", tokens[j * PAGE_TOKENS : (j + 1) * PAGE_TOKENS]).tobytes()
+        of_prompt = min(max(n_prompt - j * PAGE_TOKENS, 0), PAGE_TOKENS)
+        content = array("i", [*tokens[j * PAGE_TOKENS : (j + 1) * PAGE_TOKENS], of_prompt]).tobytes()
         names.append(blake2b((names[-1] if names else salt) + content, digest_size=16).digest())
 
 
@@ -97,14 +99,15 @@ class PageTable:
             pages.append(self._pool.take())
         return copy
 
-    def commit(self, salt: bytes, tokens: Sequence[int], n_computed: int) -> None:
-        """The first `n_computed` tokens are computed: name the pages that are full now.
+    def commit(self, salt: bytes, tokens: Sequence[int], n_computed: int, n_prompt: int) -> None:
+        """The first `n_computed` tokens are computed, the first `n_prompt` as a prompt: name the pages that are full
+        now.
 
         A page that somebody else has computed and named meanwhile takes the place of ours; they hold the same bits.
         """
         if n_computed // PAGE_TOKENS <= self._n_named:
             return
-        page_names(salt, self.names, tokens, n_computed)
+        page_names(salt, self.names, tokens, n_computed, n_prompt)
         for j in range(self._n_named, n_computed // PAGE_TOKENS):
             page, twin = self.pages[j], self._pool.find(self.names[j])
             if twin < 0:

@@ -33,17 +33,20 @@ class BatchBuilder:
         self._count = np.arange(max(max_tokens, max_context) + 1, dtype=np.int32)
 
     def build(self, run: Sequence[tuple[Answer, int]]) -> Batch:
-        """The batch that computes the next n tokens of every (answer, n), guesses after the known ones.
+        """The batch that computes the next n tokens of every (answer, n), guesses after the known ones; prompts come
+        first.
 
         Asks for an output after the last known token and after each guess.
         """
-        end = n_rows = widest = 0
+        end = n_rows = widest = prompt_tokens = 0
         slots: list[int] = []
         changed = False
         for s, (answer, n) in enumerate(run):
             start, end = end, end + n
             computed, n_known = answer.computed, len(answer.tokens)
             self._starts[s] = start
+            if computed < answer.n_prompt:
+                prompt_tokens = end
             if n == 1:
                 self._tokens[start] = answer.tokens[computed]
                 self._positions[start] = computed
@@ -70,6 +73,7 @@ class BatchBuilder:
             block_tables=self._gather(slots, widest, changed),
             rows=self._rows[:n_rows],
             greedy=self._greedy[:n_rows],
+            prompt_tokens=prompt_tokens,
         )
 
     def _gather(self, slots: list[int], n_pages: int, changed: bool) -> npt.NDArray[np.int32]:

@@ -73,22 +73,24 @@ class Scheduler:
         self.waiting.add(self._answer(request, request.writers[0], self.kv.table(request.names)))
 
     def schedule(self, now_s: float) -> list[tuple[Answer, int]]:
-        """Admit, preempt, and choose what the next step computes; pages are taken and copied. Empty: nothing can run
-        before somebody gives pages back."""
+        """Admit, preempt, and choose what the next step computes, prompts first; pages are taken and copied. Empty:
+        nothing can run before somebody gives pages back."""
         self._admit(now_s)
         while True:
             plan = decide(self._state())
             if plan.preempt is None:
                 break
             self._preempt(plan.preempt)
-        for answer, n in plan.run:
+        run = [(answer, answer.alike(n)) for answer, n in plan.run]
+        run.sort(key=lambda job: job[0].computed >= job[0].n_prompt)
+        for answer, n in run:
             if answer.guesses:
                 answer.guesses = answer.guesses[: n - 1]
             copy = answer.table.grow(answer.computed, answer.computed + n)
             if copy is not None:
                 self._copy_page(*copy)
             self.waiting.charge(answer, n)
-        return plan.run
+        return run
 
     def observe(self, run: list[tuple[Answer, int]], step_s: float) -> None:
         """The step took so long; to be told before its tokens are noted."""
@@ -99,7 +101,7 @@ class Scheduler:
     def computed(self, answer: Answer, n_tokens: int) -> None:
         """The keys and values of its next `n_tokens`, all right, are there."""
         answer.computed += n_tokens
-        self.kv.commit(answer.table, answer.tokens, answer.computed)
+        self.kv.commit(answer.table, answer.tokens, answer.computed, answer.n_prompt)
 
     def branch(self, answer: Answer) -> list[Answer]:
         """The other answers of a request whose prompt is computed now, sharing its pages. Those for whom no slot is
