@@ -376,7 +376,7 @@ TEST(llm_attention_refuses_what_it_cannot_run) {
   const KvPool pool({8, 1, 2, 16, KvDtype::f16});
   CHECK_THROWS(Error, AttentionPlan(pool, 3, 0, 1));
   CHECK_THROWS(Error, AttentionPlan(pool, 0, 0, 1));
-  CHECK_THROWS(Error, AttentionPlan(pool, 2 * 65, 0, 1));
+  CHECK_THROWS(Error, AttentionPlan(pool, 2 * 129, 0, 1));
   AttentionPlan plan(pool, 4, 20, 1);
   const std::int32_t blocks[] = {-1, 0, 7, 8};
   const auto build = [&](std::size_t n_tokens, std::size_t position, std::size_t n_blocks) {

@@ -1,6 +1,7 @@
 // Every matrix kernel against the scalar one, to the bit, and the scalar one against a product in double.
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstring>
 #include <memory>
 #include <new>
@@ -62,36 +63,38 @@ struct Matrix {
   Bytes data;
 };
 
-/// Quantised rows in memory of their own; every third block or so has a fine one.
+/// Quantised rows in memory of their own; every third block or so has fine codes.
 struct Rows {
-  static std::vector<QuantisedBlock> blocks(std::mt19937& random, std::size_t n, Kind kind) {
-    std::vector<QuantisedBlock> made(n);
-    const std::vector<float> scale = kind == Kind::nasty ? bits::nasty_row(random, n, 9) : bits::row(random, n, 0.01F);
-    for (std::size_t b = 0; b < n; ++b) {
-      for (std::size_t i = 0; i < 32; ++i) {
-        made[b].codes[i] = static_cast<std::int8_t>(kind != Kind::extreme ? static_cast<int>(random() % 255) - 127
-                                                    : b % 2 == 0          ? 127
-                                                                          : -127);
-        made[b].halves[i / 16] = static_cast<std::int16_t>(made[b].halves[i / 16] + made[b].codes[i]);
-      }
-      made[b].scale = scale[b];
-      made[b].sum = scale[b] * static_cast<float>(made[b].halves[0] + made[b].halves[1]);
-      made[b].fine = random() % 3 == 0;
-    }
-    return made;
-  }
   Rows(std::mt19937& random, std::size_t rows, std::size_t cols, Kind kind)
-      : coarse(blocks(random, rows * cols / 32, kind)), fine(blocks(random, rows * cols / 32, kind)) {
-    view = {coarse.data(), fine.data(), cols / 32};
+      : codes(rows * cols / 32), scales(rows * cols / 32) {
+    const std::size_t n = codes.size();
+    const std::vector<float> scale = kind == Kind::nasty ? bits::nasty_row(random, n, 9) : bits::row(random, n, 0.01F);
+    const auto some = [&](int most, bool positive) {
+      if (kind == Kind::extreme) return positive ? most : -most;
+      return static_cast<int>(random() % static_cast<unsigned>(2 * most + 1)) - most;
+    };
+    for (std::size_t b = 0; b < n; ++b) {
+      scales[b].scale = scale[b];
+      scales[b].fine = random() % 3 == 0;
+      for (std::size_t i = 0; i < 32; ++i) {
+        const int coarse = some(127, b % 2 == 0);
+        const int fine = scales[b].fine ? some(8, b % 4 < 2) : 0;
+        codes[b].coarse[i] = static_cast<std::int8_t>(coarse);
+        codes[b].fine[i] = static_cast<std::int8_t>(fine);
+        std::int16_t& half = scales[b].halves[i / 16];
+        half = static_cast<std::int16_t>(half + 16 * coarse + fine);
+      }
+      scales[b].sum = scale[b] * static_cast<float>(scales[b].halves[0] + scales[b].halves[1]);
+    }
+    view = {codes.data(), scales.data(), cols / 32};
   }
   /// What stands for value i of all.
   [[nodiscard]] double value(std::size_t i) const {
-    const auto of = [i](const std::vector<QuantisedBlock>& rows) {
-      return static_cast<double>(rows[i / 32].scale) * rows[i / 32].codes[i % 32];
-    };
-    return of(coarse) + (coarse[i / 32].fine ? of(fine) : 0.0);
+    const QuantisedCodes& at = codes[i / 32];
+    return static_cast<double>(scales[i / 32].scale) * (16 * at.coarse[i % 32] + at.fine[i % 32]);
   }
-  std::vector<QuantisedBlock> coarse, fine;
+  std::vector<QuantisedCodes> codes;
+  std::vector<QuantisedScale> scales;
   Activations view;
 };
 

@@ -1,5 +1,5 @@
 // The kernel of matmul_tiles.hpp over tile registers in plain memory, which do what Intel's manual (SDM volume 2, the
-// instructions LDTILECFG, TILELOADD, TILEZERO, TDPBSSD, TILESTORED) says of the real ones.
+// instructions LDTILECFG, TILELOADD, TILEZERO, TDPBSSD, TDPBSUD, TILESTORED) says of the real ones.
 #include "../src/llm/matmul_tiles.hpp"
 #include "llm_tiles.hpp"
 
@@ -32,6 +32,23 @@ void load(Tile& tile, const void* at, std::size_t stride) {
   }
 }
 
+/// c += a * b, whose bytes are `Weight`s.
+template <class Weight>
+void multiply(Tile& c, const Tile& a, const Tile& b) {
+  require(a.rows == c.rows && b.row_bytes == c.row_bytes && a.row_bytes == 4 * b.rows && a.row_bytes % 4 == 0 &&
+          c.row_bytes % 4 == 0 && b.rows > 0);
+  for (int m = 0; m < c.rows; ++m) {
+    for (int k = 0; k < b.rows; ++k) {
+      for (int n = 0; n < c.row_bytes / 4; ++n) {
+        std::int32_t sum = 0;
+        std::memcpy(&sum, &c.bytes[m][4 * n], 4);
+        for (int i = 0; i < 4; ++i) sum += a.bytes[m][4 * k + i] * static_cast<Weight>(b.bytes[k][4 * n + i]);
+        std::memcpy(&c.bytes[m][4 * n], &sum, 4);
+      }
+    }
+  }
+}
+
 struct Emulation {
   static void configure(const TileConfig& config) {
     std::uint8_t raw[64];
@@ -46,32 +63,27 @@ struct Emulation {
     }
   }
   static void release() { std::memset(tiles, 0, sizeof tiles); }
-  static void zero_sums() { zero(tiles[0]); }
-  static void load_x(const std::int8_t* at, std::size_t stride) { load(tiles[1], at, stride); }
-  static void load_weights(const std::byte* at) { load(tiles[2], at, 64); }
-
-  static void multiply() {  // TDPBSSD tile 0, tile 1, tile 2
-    Tile& c = tiles[0];
-    const Tile& a = tiles[1];
-    const Tile& b = tiles[2];
-    require(a.rows == c.rows && b.row_bytes == c.row_bytes && a.row_bytes == 4 * b.rows && a.row_bytes % 4 == 0 &&
-            c.row_bytes % 4 == 0 && b.rows > 0);
-    for (int m = 0; m < c.rows; ++m) {
-      for (int k = 0; k < b.rows; ++k) {
-        for (int n = 0; n < c.row_bytes / 4; ++n) {
-          std::int32_t sum = 0;
-          std::memcpy(&sum, &c.bytes[m][4 * n], 4);
-          for (int i = 0; i < 4; ++i) sum += a.bytes[m][4 * k + i] * b.bytes[k][4 * n + i];
-          std::memcpy(&c.bytes[m][4 * n], &sum, 4);
-        }
-      }
-    }
+  template <int c>
+  static void zero() {
+    llm::zero(tiles[c]);
   }
-
-  static void store_sums(std::int32_t* at) {
-    require(tiles[0].rows > 0);
-    for (int r = 0; r < tiles[0].rows; ++r) {
-      std::memcpy(at + r * 16, tiles[0].bytes[r], static_cast<std::size_t>(tiles[0].row_bytes));
+  template <int t>
+  static void load(const void* at, std::size_t stride) {
+    llm::load(tiles[t], at, stride);
+  }
+  template <int c, int a, int b>
+  static void multiply_signed() {  // TDPBSSD
+    llm::multiply<std::int8_t>(tiles[c], tiles[a], tiles[b]);
+  }
+  template <int c, int a, int b>
+  static void multiply_unsigned() {  // TDPBSUD
+    llm::multiply<std::uint8_t>(tiles[c], tiles[a], tiles[b]);
+  }
+  template <int c>
+  static void store(std::int32_t* at) {
+    require(tiles[c].rows > 0);
+    for (int r = 0; r < tiles[c].rows; ++r) {
+      std::memcpy(at + r * 16, tiles[c].bytes[r], static_cast<std::size_t>(tiles[c].row_bytes));
     }
   }
 };

@@ -5,27 +5,28 @@
 namespace headrace::llm {
 namespace {
 
-/// The compiler does not know what tile instructions read.
-inline void settle_memory() {
-  asm volatile("" ::: "memory");
-}
-
-struct Hardware {  // tile 0: sums, 1: x, 2: weights
+struct Hardware {  // GCC's intrinsics take no numbers of tiles from templates
   static void configure(const TileConfig& config) { _tile_loadconfig(&config); }
   static void release() { _tile_release(); }
-  static void zero_sums() { _tile_zero(0); }
-  static void load_x(const std::int8_t* at, std::size_t stride) {
-    settle_memory();
-    _tile_loadd(1, at, stride);
+  template <int c>
+  static void zero() {
+    asm volatile("tilezero %%tmm%c0" : : "i"(c));
   }
-  static void load_weights(const std::byte* at) {
-    settle_memory();
-    _tile_loadd(2, at, 64);
+  template <int t>
+  static void load(const void* at, std::size_t stride) {
+    asm volatile("tileloadd (%0,%1,1), %%tmm%c2" : : "r"(at), "r"(stride), "i"(t) : "memory");
   }
-  static void multiply() { _tile_dpbssd(0, 1, 2); }
-  static void store_sums(std::int32_t* at) {
-    _tile_stored(0, at, 64);
-    settle_memory();
+  template <int c, int a, int b>
+  static void multiply_signed() {
+    asm volatile("tdpbssd %%tmm%c2, %%tmm%c1, %%tmm%c0" : : "i"(c), "i"(a), "i"(b));
+  }
+  template <int c, int a, int b>
+  static void multiply_unsigned() {
+    asm volatile("tdpbsud %%tmm%c2, %%tmm%c1, %%tmm%c0" : : "i"(c), "i"(a), "i"(b));
+  }
+  template <int c>
+  static void store(std::int32_t* at) {
+    asm volatile("tilestored %%tmm%c2, (%0,%1,1)" : : "r"(at), "r"(64L), "i"(c) : "memory");
   }
 };
 

@@ -5,22 +5,36 @@
 namespace headrace::llm {
 namespace {
 
-/// Add the products of a block, its codes in `w`, to `acc`.
+/// The sums of a block, its codes in `w`, with 32 activations: of each group.
 template <Format F>
-inline void add_block(const QuantisedBlock& x, const __m512i (&w)[8], const std::byte* tables, __m512& acc) {
-  const __m512 x_scale = _mm512_set1_ps(x.scale);
-  __m512i sum[2] = {_mm512_set1_epi32(origin<F>(x, 0)), _mm512_setzero_si512()};
-  if constexpr (groups<F> == 2) sum[1] = _mm512_set1_epi32(origin<F>(x, 1));
+inline void dot(const std::int8_t* x, const __m512i (&w)[8], __m512i (&sum)[2]) {
+  sum[0] = sum[1] = _mm512_setzero_si512();
   for (int s = 0; s < 4; ++s) {
-    sum[0] = _mm512_dpbusd_epi32(sum[0], w[s], _mm512_set1_epi32(four(x.codes + 4 * s)));
-    sum[1] = _mm512_dpbusd_epi32(sum[1], w[s + 4], _mm512_set1_epi32(four(x.codes + 4 * s + 16)));
+    sum[0] = _mm512_dpbusd_epi32(sum[0], w[s], _mm512_set1_epi32(four(x + 4 * s)));
+    sum[1] = _mm512_dpbusd_epi32(sum[1], w[s + 4], _mm512_set1_epi32(four(x + 4 * s + 16)));
   }
   if constexpr (groups<F> == 1) sum[0] = _mm512_add_epi32(sum[0], sum[1]);
+}
+
+/// Add the products of a block, its codes in `w`, to `acc`.
+template <Format F>
+inline void add_block(const QuantisedCodes& x, const QuantisedScale& by, const __m512i (&w)[8],
+                      const std::byte* tables, __m512& acc) {
+  __m512i sum[2];
+  dot<F>(x.coarse, w, sum);
+  for (int g = 0; g < groups<F>; ++g) sum[g] = _mm512_slli_epi32(sum[g], 4);
+  if (by.fine) {
+    __m512i rest[2];
+    dot<F>(x.fine, w, rest);
+    for (int g = 0; g < groups<F>; ++g) sum[g] = _mm512_add_epi32(sum[g], rest[g]);
+  }
+  const __m512 x_scale = _mm512_set1_ps(by.scale);
   for (int g = 0; g < groups<F>; ++g) {
+    if constexpr (F.zero != 0) sum[g] = _mm512_add_epi32(sum[g], _mm512_set1_epi32(origin<F>(by, g)));
     acc = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum[g]), _mm512_mul_ps(load_half(tables + g * 32), x_scale), acc);
   }
   for (int g = 0; F.affine && g < groups<F>; ++g) {
-    acc = _mm512_fmadd_ps(load_half(tables + (groups<F> + g) * 32), _mm512_set1_ps(sum_of<F>(x, g)), acc);
+    acc = _mm512_fmadd_ps(load_half(tables + (groups<F> + g) * 32), _mm512_set1_ps(sum_of<F>(by, g)), acc);
   }
 }
 
@@ -33,10 +47,7 @@ void direct(const std::byte* strip, std::size_t blocks, const QuantisedRow (&x)[
     __m512i w[8];
     expand<F>(strip, w);
     const std::byte* tables = strip + code_bytes(F.codes);
-    for (int m = 0; m < M; ++m) add_block<F>(x[m].coarse[b], w, tables, acc[m]);
-    for (int m = 0; m < M; ++m) {
-      if (x[m].coarse[b].fine) add_block<F>(x[m].fine[b], w, tables, acc[m]);
-    }
+    for (int m = 0; m < M; ++m) add_block<F>(x[m].codes[b], x[m].scales[b], w, tables, acc[m]);
   }
 }
 
@@ -56,34 +67,50 @@ void widen(const std::byte* strips, std::size_t strip_bytes, std::size_t blocks,
   }
 }
 
-/// Add the products of a block of S widened strips with one block `at(m)` of each of M rows to `acc`.
-template <Format F, int S, int M, class At>
-[[gnu::always_inline]] inline void add_blocks(const std::byte* wide, At at, __m512 (*acc)[S]) {
+/// The sums of group g of a block of S widened strips with 32 activations at each of x[0..M).
+template <Format F, int S, int M>
+[[gnu::always_inline]] inline void dots(const std::byte* wide, const std::int8_t* const* x, int g, __m512i (*sum)[S]) {
+  for (int m = 0; m < M; ++m) {
+    for (int s = 0; s < S; ++s) sum[m][s] = _mm512_setzero_si512();
+  }
+  for (int step = g * 8 / groups<F>; step < (g + 1) * 8 / groups<F>; ++step) {
+    __m512i w[S];
+    for (int s = 0; s < S; ++s) w[s] = _mm512_load_si512(wide + (step * S + s) * 64);
+    for (int m = 0; m < M; ++m) {
+      const __m512i codes = _mm512_set1_epi32(four(x[m] + 4 * step));
+      for (int s = 0; s < S; ++s) sum[m][s] = _mm512_dpbusd_epi32(sum[m][s], w[s], codes);
+    }
+  }
+}
+
+/// Add the products of block `b` of S widened strips with that of each of M rows to `acc`.
+template <Format F, int S, int M>
+inline void add_blocks(const std::byte* wide, const QuantisedRow (&x)[M], std::size_t b, __m512 (&acc)[M][S]) {
   const std::byte* tables = wide + 512 * S;
+  const std::int8_t* coarse[M];
+  for (int m = 0; m < M; ++m) coarse[m] = x[m].codes[b].coarse;
   for (int g = 0; g < groups<F>; ++g) {
     __m512i sum[M][S];
+    dots<F, S, M>(wide, coarse, g, sum);
     for (int m = 0; m < M; ++m) {
-      for (int s = 0; s < S; ++s) sum[m][s] = _mm512_set1_epi32(origin<F>(at(m), g));
-    }
-    for (int step = g * 8 / groups<F>; step < (g + 1) * 8 / groups<F>; ++step) {
-      __m512i w[S];
-      for (int s = 0; s < S; ++s) w[s] = _mm512_load_si512(wide + (step * S + s) * 64);
-      for (int m = 0; m < M; ++m) {
-        const __m512i codes = _mm512_set1_epi32(four(at(m).codes + 4 * step));
-        for (int s = 0; s < S; ++s) sum[m][s] = _mm512_dpbusd_epi32(sum[m][s], w[s], codes);
+      const QuantisedScale& by = x[m].scales[b];
+      for (int s = 0; s < S; ++s) sum[m][s] = _mm512_slli_epi32(sum[m][s], 4);
+      if (by.fine) {
+        const std::int8_t* const fine[1] = {x[m].codes[b].fine};
+        __m512i rest[1][S];
+        dots<F, S, 1>(wide, fine, g, rest);
+        for (int s = 0; s < S; ++s) sum[m][s] = _mm512_add_epi32(sum[m][s], rest[0][s]);
       }
-    }
-    for (int m = 0; m < M; ++m) {
-      const __m512 x_scale = _mm512_set1_ps(at(m).scale);
       for (int s = 0; s < S; ++s) {
-        const __m512 scale = _mm512_mul_ps(_mm512_load_ps(tables + (g * S + s) * 64), x_scale);
+        if constexpr (F.zero != 0) sum[m][s] = _mm512_add_epi32(sum[m][s], _mm512_set1_epi32(origin<F>(by, g)));
+        const __m512 scale = _mm512_mul_ps(_mm512_load_ps(tables + (g * S + s) * 64), _mm512_set1_ps(by.scale));
         acc[m][s] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum[m][s]), scale, acc[m][s]);
       }
     }
   }
   for (int g = 0; F.affine && g < groups<F>; ++g) {
     for (int m = 0; m < M; ++m) {
-      const __m512 total = _mm512_set1_ps(sum_of<F>(at(m), g));
+      const __m512 total = _mm512_set1_ps(sum_of<F>(x[m].scales[b], g));
       for (int s = 0; s < S; ++s) {
         acc[m][s] = _mm512_fmadd_ps(_mm512_load_ps(tables + ((groups<F> + g) * S + s) * 64), total, acc[m][s]);
       }
@@ -100,11 +127,7 @@ void tile(const std::byte* wide, std::size_t blocks, const QuantisedRow (&x)[M],
   }
   for (std::size_t b = 0; b < blocks; ++b, wide += wide_bytes<F, S>) {
     if (ahead != nullptr) fetch<F>(ahead + b * S * block_bytes(F), S);
-    add_blocks<F, S, M>(wide, [&](int m) -> const QuantisedBlock& { return x[m].coarse[b]; }, acc);
-    for (int m = 0; m < M; ++m) {
-      if (!x[m].coarse[b].fine) continue;
-      add_blocks<F, S, 1>(wide, [&](int) -> const QuantisedBlock& { return x[m].fine[b]; }, acc + m);
-    }
+    add_blocks<F, S, M>(wide, x, b, acc);
   }
 }
 

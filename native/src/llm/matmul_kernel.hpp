@@ -66,16 +66,15 @@ void sweep(const Call& call, std::size_t strip, std::size_t row = 0) {
   if constexpr (M > 1) sweep<Kernel, M - 1>(call, strip, row);
 }
 
-/// What the integer sum of group g starts from: -zero * sum of the activations.
+/// What is to be added to the sum of codes * x of group g: -zero * sum(x).
 template <Format F>
-inline std::int32_t origin(const QuantisedBlock& x, int g) {
-  if constexpr (F.zero == 0) return 0;
+inline std::int32_t origin(const QuantisedScale& x, int g) {
   return -static_cast<std::int32_t>(F.zero) * (groups<F> == 1 ? x.halves[0] + x.halves[1] : x.halves[g]);
 }
 
 /// What the minimum of group g is multiplied by.
 template <Format F>
-inline float sum_of(const QuantisedBlock& x, int g) {
+inline float sum_of(const QuantisedScale& x, int g) {
   return groups<F> == 1 ? x.sum : x.scale * static_cast<float>(x.halves[g]);
 }
 

@@ -63,10 +63,10 @@ template <int M>
 struct Inputs {
   int8x16_t x[(M + 1) / 2][4];
 
-  explicit Inputs(const QuantisedBlock* const (&rows)[M]) {
+  explicit Inputs(const std::int8_t* const (&rows)[M]) {
     for (int p = 0; p < (M + 1) / 2; ++p) {
-      const std::int8_t* one = rows[2 * p]->codes;
-      const std::int8_t* other = rows[2 * p + 1 < M ? 2 * p + 1 : 2 * p]->codes;
+      const std::int8_t* one = rows[2 * p];
+      const std::int8_t* other = rows[2 * p + 1 < M ? 2 * p + 1 : 2 * p];
       for (int k = 0; k < 4; ++k) x[p][k] = vcombine_s8(vld1_s8(one + 8 * k), vld1_s8(other + 8 * k));
     }
   }
@@ -105,10 +105,10 @@ template <int M>
 struct Inputs {
   int8x16_t x[M][2];
 
-  explicit Inputs(const QuantisedBlock* const (&rows)[M]) {
+  explicit Inputs(const std::int8_t* const (&rows)[M]) {
     for (int m = 0; m < M; ++m) {
-      x[m][0] = vld1q_s8(rows[m]->codes);
-      x[m][1] = vld1q_s8(rows[m]->codes + 16);
+      x[m][0] = vld1q_s8(rows[m]);
+      x[m][1] = vld1q_s8(rows[m] + 16);
     }
   }
 };
@@ -164,20 +164,30 @@ inline void dot(const int8x16_t (&w)[8], const Inputs<M>& in, int g, int32x4_t (
 
 #endif
 
-/// Add the products of a quarter of a block, its codes in `w`, with a block of each of M rows to acc[0..M)[q].
+/// Add the products of quarter `q` of a block, its codes in `w`, with block `b` of each of M rows to acc[0..M)[q].
 template <Format F, int M>
-inline void add_blocks(const int8x16_t (&w)[8], const Inputs<M>& in, const QuantisedBlock* const (&x)[M],
-                       const float32x4_t* tables, float32x4_t (*acc)[4], int q) {
+inline void add_blocks(const int8x16_t (&w)[8], const Inputs<M>& coarse, const QuantisedRow (&x)[M], std::size_t b,
+                       const float32x4_t* tables, float32x4_t (&acc)[M][4], int q) {
   for (int g = 0; g < groups<F>; ++g) {
     int32x4_t sum[M];
-    dot<F>(w, in, g, sum);
+    dot<F>(w, coarse, g, sum);
     for (int m = 0; m < M; ++m) {
-      if constexpr (F.codes != Codes::u8) sum[m] = vaddq_s32(sum[m], vdupq_n_s32(origin<F>(*x[m], g)));
-      acc[m][q] = vfmaq_f32(acc[m][q], vcvtq_f32_s32(sum[m]), vmulq_n_f32(tables[g], x[m]->scale));
+      const QuantisedScale& by = x[m].scales[b];
+      sum[m] = vshlq_n_s32(sum[m], 4);
+      if (by.fine) {
+        const std::int8_t* const fine[1] = {x[m].codes[b].fine};
+        int32x4_t rest[1];
+        dot<F>(w, Inputs<1>(fine), g, rest);
+        sum[m] = vaddq_s32(sum[m], rest[0]);
+      }
+      if constexpr (F.zero != 0 && F.codes != Codes::u8) sum[m] = vaddq_s32(sum[m], vdupq_n_s32(origin<F>(by, g)));
+      acc[m][q] = vfmaq_f32(acc[m][q], vcvtq_f32_s32(sum[m]), vmulq_n_f32(tables[g], by.scale));
     }
   }
   for (int g = 0; F.affine && g < groups<F>; ++g) {
-    for (int m = 0; m < M; ++m) acc[m][q] = vfmaq_n_f32(acc[m][q], tables[groups<F> + g], sum_of<F>(*x[m], g));
+    for (int m = 0; m < M; ++m) {
+      acc[m][q] = vfmaq_n_f32(acc[m][q], tables[groups<F> + g], sum_of<F>(x[m].scales[b], g));
+    }
   }
 }
 
@@ -189,8 +199,8 @@ void product(const std::byte* strip, std::size_t blocks, const QuantisedRow (&x)
   }
   for (std::size_t b = 0; b < blocks; ++b, strip += block_bytes(F)) {
     stream<F>(strip);
-    const QuantisedBlock* coarse[M];
-    for (int m = 0; m < M; ++m) coarse[m] = x[m].coarse + b;
+    const std::int8_t* coarse[M];
+    for (int m = 0; m < M; ++m) coarse[m] = x[m].codes[b].coarse;
     const Inputs<M> in(coarse);
     for (int q = 0; q < 4; ++q) {
       int8x16_t w[8];
@@ -198,12 +208,7 @@ void product(const std::byte* strip, std::size_t blocks, const QuantisedRow (&x)
       arrange(w);
       float32x4_t table[tables<F>];
       for (int t = 0; t < tables<F>; ++t) table[t] = load_half(strip + code_bytes(F.codes) + t * 32 + q * 8);
-      add_blocks<F, M>(w, in, coarse, table, acc, q);
-      for (int m = 0; m < M; ++m) {
-        if (!coarse[m]->fine) continue;
-        const QuantisedBlock* fine[1] = {x[m].fine + b};
-        add_blocks<F, 1>(w, Inputs<1>(fine), fine, table, acc + m, q);
-      }
+      add_blocks<F, M>(w, in, x, b, table, acc, q);
     }
   }
 }

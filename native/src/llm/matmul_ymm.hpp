@@ -58,11 +58,20 @@ inline void expand(const std::byte* block, int h, __m256i (&w)[8]) {
   }
 }
 
-/// Steps [first, last) of codes * activations, and -zero * sum of the activations.
-template <Format F>
-inline __m256i dot(const __m256i (&w)[8], const std::int8_t* codes, int first, int last, std::int32_t from) {
+/// Whether dot() subtracts the zero from codes.
 #if defined(__AVXVNNI__)
-  __m256i sum[2] = {_mm256_set1_epi32(from), _mm256_setzero_si256()};
+template <Format F>
+inline constexpr bool signed_codes = false;
+#else
+template <Format F>
+inline constexpr bool signed_codes = F.codes == Codes::u8;
+#endif
+
+/// Steps [first, last) of codes * activations.
+template <Format F>
+inline __m256i dot(const __m256i (&w)[8], const std::int8_t* codes, int first, int last) {
+#if defined(__AVXVNNI__)
+  __m256i sum[2] = {_mm256_setzero_si256(), _mm256_setzero_si256()};
   for (int s = first; s < last; ++s) {
     sum[s % 2] = _mm256_dpbusd_avx_epi32(sum[s % 2], w[s], _mm256_set1_epi32(four(codes + 4 * s)));
   }
@@ -71,12 +80,12 @@ inline __m256i dot(const __m256i (&w)[8], const std::int8_t* codes, int first, i
   // A 16-bit lane holds `run` pairs of products: 8 * 2 * 15 * 127, 4 * 2 * 31 * 127, 2 * 2 * 63 * 127, 2 * 128 * 127.
   constexpr int run = F.codes == Codes::u4 ? 8 : F.codes == Codes::u5 ? 4 : F.codes == Codes::u6 ? 2 : 1;
   const __m256i one = _mm256_set1_epi16(1);
-  __m256i sum = _mm256_set1_epi32(F.codes == Codes::u8 ? 0 : from);
+  __m256i sum = _mm256_setzero_si256();
   for (int s = first; s < last;) {
     __m256i pairs = _mm256_setzero_si256();
     for (int i = 0; i < run && s < last; ++i, ++s) {
       const __m256i x = _mm256_set1_epi32(four(codes + 4 * s));
-      if constexpr (F.codes == Codes::u8) {  // |code - 128| times the activation with its sign
+      if constexpr (signed_codes<F>) {  // |code - 128| times the activation with its sign
         static_assert(F.zero == 128);
         const __m256i code = _mm256_xor_si256(w[s], _mm256_set1_epi8(-128));
         pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(code), _mm256_sign_epi8(x, code));
@@ -92,14 +101,19 @@ inline __m256i dot(const __m256i (&w)[8], const std::int8_t* codes, int first, i
 
 /// Add the products of a block, its codes in `w`, to `acc`.
 template <Format F>
-inline void add_block(const QuantisedBlock& x, const __m256i (&w)[8], const __m256* tables, __m256& acc) {
-  const __m256 x_scale = _mm256_set1_ps(x.scale);
+inline void add_block(const QuantisedCodes& x, const QuantisedScale& by, const __m256i (&w)[8], const __m256* tables,
+                      __m256& acc) {
+  const __m256 x_scale = _mm256_set1_ps(by.scale);
   for (int g = 0; g < groups<F>; ++g) {
-    const __m256i sum = dot<F>(w, x.codes, g * 8 / groups<F>, (g + 1) * 8 / groups<F>, origin<F>(x, g));
+    const int first = g * 8 / groups<F>;
+    const int last = (g + 1) * 8 / groups<F>;
+    __m256i sum = _mm256_slli_epi32(dot<F>(w, x.coarse, first, last), 4);
+    if (by.fine) sum = _mm256_add_epi32(sum, dot<F>(w, x.fine, first, last));
+    if constexpr (F.zero != 0 && !signed_codes<F>) sum = _mm256_add_epi32(sum, _mm256_set1_epi32(origin<F>(by, g)));
     acc = _mm256_fmadd_ps(_mm256_cvtepi32_ps(sum), _mm256_mul_ps(tables[g], x_scale), acc);
   }
   for (int g = 0; F.affine && g < groups<F>; ++g) {
-    acc = _mm256_fmadd_ps(tables[groups<F> + g], _mm256_set1_ps(sum_of<F>(x, g)), acc);
+    acc = _mm256_fmadd_ps(tables[groups<F> + g], _mm256_set1_ps(sum_of<F>(by, g)), acc);
   }
 }
 
@@ -124,8 +138,7 @@ void product(const std::byte* strip, std::size_t blocks, const QuantisedRow (&x)
         for (int t = 0; t < tables<F>; ++t) table[t] = load_half(strip + code_bytes(F.codes) + t * 32 + h * 16);
       }
       for (int m = 0; m < M; ++m) {
-        add_block<F>(x[m].coarse[b], w, table, acc[m][h]);
-        if (x[m].coarse[b].fine) add_block<F>(x[m].fine[b], w, table, acc[m][h]);
+        add_block<F>(x[m].codes[b], x[m].scales[b], w, table, acc[m][h]);
       }
     }
   }

@@ -23,35 +23,42 @@ inline void rms_norm(const float* x, const float* weight, std::size_t cols, floa
   });
 }
 
-/// The largest size among the values `a` and `b` of a block.
-inline float quantise_block(Lanes a, Lanes b, QuantisedBlock& out) {
-  const bool finite = !any(is_nan(a * zero() + b * zero()));
-  const float size = largest(max(abs(a), abs(b)));
-  const float inverse = 127.0F / size;
-  // Also false for a size so small, 0 above all, that its inverse is infinite: such a block counts as zeros.
-  const bool usable = finite && inverse < __builtin_inff();
-  const Lanes factor = broadcast(usable ? inverse : 0.0F);
-  const Ints low = usable ? round_to_int(a * factor) : broadcast_int(0);
-  const Ints high = usable ? round_to_int(b * factor) : broadcast_int(0);
-  const std::int32_t halves[2] = {sum(low), sum(high)};
-  store_i8(out.codes, low);
-  store_i8(out.codes + kLanes, high);
-  out.scale = usable ? size / 127.0F : (finite ? 0.0F : __builtin_nanf(""));
-  out.sum = out.scale * static_cast<float>(halves[0] + halves[1]);
-  for (int h = 0; h < 2; ++h) out.halves[h] = static_cast<std::int16_t>(halves[h]);
-  return size;
+/// 32 codes, those of a * factor and b * factor; halves[h] += `weight` times the sum of half h.
+inline void store_codes(Lanes a, Lanes b, float factor, std::int32_t weight, std::int8_t* codes,
+                        std::int16_t (&halves)[2]) {
+  const Ints low = round_to_int(a * broadcast(factor));
+  const Ints high = round_to_int(b * broadcast(factor));
+  store_i8(codes, low);
+  store_i8(codes + kLanes, high);
+  halves[0] = static_cast<std::int16_t>(halves[0] + weight * sum(low));
+  halves[1] = static_cast<std::int16_t>(halves[1] + weight * sum(high));
 }
 
 inline void quantise(const float* x, std::size_t cols, float spike, const QuantisedRow& out) {
   const float limit = spike * first(sqrt(mean_square(x, cols)));
   for (std::size_t block = 0; block < cols / kQuantBlock; ++block) {
-    const Lanes a = load(x + block * kQuantBlock);
-    const Lanes b = load(x + block * kQuantBlock + kLanes);
-    QuantisedBlock& coarse = out.coarse[block];
-    coarse.fine = quantise_block(a, b, coarse) > limit;  // never so in a row that is not finite
-    if (!coarse.fine) continue;
-    const Lanes scale = broadcast(coarse.scale);
-    quantise_block(a - scale * load_i8(coarse.codes), b - scale * load_i8(coarse.codes + kLanes), out.fine[block]);
+    QuantisedCodes& codes = out.codes[block];
+    QuantisedScale& scale = out.scales[block];
+    Lanes a = load(x + block * kQuantBlock);
+    Lanes b = load(x + block * kQuantBlock + kLanes);
+    const float size = largest(max(abs(a), abs(b)));
+    const bool finite = !any(is_nan(a * zero() + b * zero()));
+    const bool usable = finite && size >= 1e-32F;  // so that the scale is a normal number
+    if (!usable) a = b = zero();
+    const float inverse = usable ? 127.0F / size : 0.0F;
+    const float step = usable ? size / 127.0F : (finite ? 0.0F : __builtin_nanf(""));
+    scale.halves[0] = scale.halves[1] = 0;
+    store_codes(a, b, inverse, 16, codes.coarse, scale.halves);
+    scale.scale = step * 0.0625F;
+    scale.fine = usable && size > limit;
+    if (scale.fine) {
+      a = a - broadcast(step) * load_i8(codes.coarse);
+      b = b - broadcast(step) * load_i8(codes.coarse + kLanes);
+    } else {
+      a = b = zero();
+    }
+    store_codes(a, b, inverse * 16.0F, 1, codes.fine, scale.halves);
+    scale.sum = scale.scale * static_cast<float>(scale.halves[0] + scale.halves[1]);
   }
 }
 

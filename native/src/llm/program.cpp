@@ -50,12 +50,12 @@ Program::Array<T> Program::allocate(std::size_t n) {
 }
 
 void Program::Inputs::make(std::size_t rows, std::size_t cols) {
-  coarse = allocate<QuantisedBlock>(rows * cols / kQuantBlock);
-  fine = allocate<QuantisedBlock>(rows * cols / kQuantBlock);
+  codes = allocate<QuantisedCodes>(rows * cols / kQuantBlock);
+  scales = allocate<QuantisedScale>(rows * cols / kQuantBlock);
 }
 
 Activations Program::Inputs::view(std::size_t cols) const {
-  return {coarse.get(), fine.get(), cols / kQuantBlock};
+  return {codes.get(), scales.get(), cols / kQuantBlock};
 }
 
 Program::Program(Isa isa, std::size_t threads, std::size_t max_tokens, float spike, const KvShape& kv)

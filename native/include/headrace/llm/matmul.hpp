@@ -1,5 +1,5 @@
 // Packed weights times quantised activations. Every kernel computes, for one row of weights and one of activations,
-//   acc = 0; for each block of 32 columns, in order, for its coarse x and then for its fine x, if there is one:
+//   acc = 0; for each block of 32 columns, in order, with x = 16 coarse + fine codes:
 //     for each group g of the block: acc = fma(float(sum(codes * x) - zero * sum(x)), scale_g * x_scale, acc)
 //     if affine, for each group g:   acc = fma(minimum_g, x_scale * sum(x), acc)
 //   result = acc * multiplier
@@ -18,11 +18,11 @@ namespace headrace::llm {
 
 /// Quantised rows, one after the other.
 struct Activations {
-  QuantisedBlock* coarse;  // [rows][blocks]
-  QuantisedBlock* fine;
+  QuantisedCodes* codes;  // [rows][blocks]
+  QuantisedScale* scales;
   std::size_t blocks;
 
-  [[nodiscard]] QuantisedRow row(std::size_t i) const { return {coarse + i * blocks, fine + i * blocks}; }
+  [[nodiscard]] QuantisedRow row(std::size_t i) const { return {codes + i * blocks, scales + i * blocks}; }
 };
 
 enum class Store : std::uint8_t { assign, add };
@@ -37,10 +37,10 @@ using Matmul = void (*)(const PackedMatrix& weights, std::size_t first_strip, st
 /// The kernel compiled for `isa`. Throws config_error if this build has none. The processor must support it.
 Matmul matmul(Isa isa);
 
-/// Scratch for matrices of up to `cols` columns: two strips with a byte a code and float32 scales, or one of them and
-/// 16 rows of activations.
+/// Scratch for matrices of up to `cols` columns: two strips with a byte a code and float32 scales, or 16 rows of
+/// activations.
 constexpr std::size_t matmul_scratch_bytes(std::size_t cols) {
-  return (cols + block_cols - 1) / block_cols * 3 * (512 + 4 * 64);
+  return (cols + block_cols - 1) / block_cols * 2 * (512 + 4 * 64);
 }
 
 }  // namespace headrace::llm

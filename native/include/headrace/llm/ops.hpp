@@ -10,22 +10,25 @@
 
 namespace headrace::llm {
 
-/// 32 activations as int8: value i is about codes[i] * scale, and what a second block leaves of it where there is one.
-struct QuantisedBlock {
-  std::int8_t codes[32];  // -127..127
-  float scale;
-  float sum;               // scale * sum of the codes
-  std::int16_t halves[2];  // sums of 16 codes each
-  bool fine;               // of a coarse block: whether there is a fine one
+/// 32 activations: value i is about (16 * coarse[i] + fine[i]) * scale.
+struct alignas(64) QuantisedCodes {
+  std::int8_t coarse[32];  // -127..127
+  std::int8_t fine[32];    // -8..8; all 0 in a block without fine codes
 };
 
-inline constexpr std::size_t kQuantBlock = sizeof(QuantisedBlock::codes);
+struct QuantisedScale {
+  float scale;
+  float sum;               // of the values
+  std::int16_t halves[2];  // sums of 16 * coarse + fine, of 16 columns each
+  bool fine;               // whether there are fine codes
+};
 
-/// A row of activations: [cols / 32] coarse blocks, and as many fine ones, of which those that are not used stay as
-/// they are.
+inline constexpr std::size_t kQuantBlock = 32;
+
+/// A row of activations: [cols / 32] of each.
 struct QuantisedRow {
-  QuantisedBlock* coarse;
-  QuantisedBlock* fine;
+  QuantisedCodes* codes;
+  QuantisedScale* scales;
 };
 
 /// No pointer needs an alignment. Outputs may be the inputs themselves where shapes agree; they must not overlap
@@ -34,11 +37,11 @@ struct Ops {
   /// out[cols] = x / sqrt(mean(x^2) + eps) * weight. Source: Zhang & Sennrich 2019, RMSNorm.
   void (*rms_norm)(const float* x, const float* weight, std::size_t cols, float eps, float* out);
 
-  /// Per 32 values: scale = max|x| / 127, code = round-half-even(x * (127 / max|x|)). `cols` is a multiple of 32.
-  /// What that leaves of a block with max|x| > spike * rms(row) is quantised once more, into a fine block: the rounding
-  /// of few such blocks is most of a row's. So spike 0 keeps some 15 bits of every block, infinity 8 bits of each.
-  /// A block that holds a NaN or an infinity gets scale (and sum) NaN and codes 0: what is computed from it is NaN.
-  /// A block below 4e-37 gets scale 0 and codes 0.
+  /// Per 32 values: step = max|x| / 127, coarse code = round-half-even(x * (127 / max|x|)). `cols` is a multiple of 32.
+  /// What that leaves of a block with max|x| > spike * rms(row) becomes fine codes of step / 16: the rounding of few such
+  /// blocks is most of a row's. So spike 0 keeps some 12 bits of every block, infinity 8 bits of each. A block that holds
+  /// a NaN or an infinity gets scale (and sum) NaN and codes 0: what is computed from it is NaN. A block below 1e-32 gets
+  /// scale 0 and codes 0.
   void (*quantise)(const float* x, std::size_t cols, float spike, const QuantisedRow& out);
 
   /// out[n] = x + y.

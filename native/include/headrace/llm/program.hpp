@@ -144,7 +144,8 @@ class Program {
   /// Quantised inputs of the product at hand: shared by all threads, or one set a thread when there are few rows, since
   /// quantising again is cheaper than waiting.
   struct Inputs {
-    Array<QuantisedBlock> coarse, fine;
+    Array<QuantisedCodes> codes;
+    Array<QuantisedScale> scales;
     void make(std::size_t rows, std::size_t cols);
     [[nodiscard]] Activations view(std::size_t cols) const;
   };
