@@ -90,7 +90,7 @@ def main(load: Callable[[argparse.Namespace], Subject]) -> None:
     parser.add_argument("--stream-prompt", type=int, default=128)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--kv-type", default="f16")
-    parser.add_argument("--activations", default="mixed")
+    parser.add_argument("--activations", default="int12")
     args = parser.parse_args()
     args.streams = [int(n) for n in args.streams.split(",")]
     before_mb = resident_mb()

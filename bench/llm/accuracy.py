@@ -118,7 +118,7 @@ def main() -> None:
             with opened(str(path), None, None, 1024, args.tokens) as subject:
                 for bits in WeightBitsName:
                     progress(f"{bits} bits")
-                    own = subject.executor(ExecutorName.native, KvName.f16, ActivationsName.mixed, bits, 0)
+                    own = subject.executor(ExecutorName.native, KvName.f16, ActivationsName.int12, bits, 0)
                     kl = divergence(own, subject.reference(), subject.windows)
                     found[f"float16 as {bits} bits"] = msgspec.to_builtins(kl)
     if not args.json:

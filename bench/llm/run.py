@@ -98,7 +98,7 @@ def main() -> None:
     parser.add_argument("--stream-prompt", type=int, default=128, help="tokens of each prompt with several streams")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--kv-type", default="f16", choices=["f16", "int8"])
-    parser.add_argument("--activations", default="mixed", choices=["int8", "mixed", "int8x2"])
+    parser.add_argument("--activations", default="int12", choices=["int8", "int12"])
     parser.add_argument("--isa", default="", help="instruction set of Headrace's kernels")
     parser.add_argument("--peers", default="", help="llamacpp, openvino, or both, comma-separated")
     parser.add_argument("--peer-python", default="", help="a Python that has the peers, instead of making one")

@@ -76,9 +76,9 @@ PackedMatrix matrix_of(const Read<std::uint8_t>& data, const std::string& type, 
 class Owner {
  public:
   Owner(const std::string& isa, std::size_t threads, std::size_t max_tokens, std::size_t n_pages, std::size_t n_layers,
-        std::size_t n_kv_heads, std::size_t head_dim, bool int8, float spike)
+        std::size_t n_kv_heads, std::size_t head_dim, bool int8, bool fine)
       : program_(std::make_unique<Program>(
-            isa.empty() ? best_isa() : choose_isa(isa), threads, max_tokens, spike,
+            isa.empty() ? best_isa() : choose_isa(isa), threads, max_tokens, fine,
             KvShape{n_pages, n_layers, n_kv_heads, head_dim, int8 ? KvDtype::int8 : KvDtype::f16})) {}
 
   Program& program() {
@@ -140,7 +140,7 @@ void bind_llm(nb::module_& m) {
       .def(nb::init<const std::string&, std::size_t, std::size_t, std::size_t, std::size_t, std::size_t, std::size_t,
                     bool, float>(),
            nb::arg("isa"), nb::arg("threads"), nb::arg("max_tokens"), nb::arg("n_pages"), nb::arg("n_layers"),
-           nb::arg("n_kv_heads"), nb::arg("head_dim"), nb::arg("int8"), nb::arg("spike"))
+           nb::arg("n_kv_heads"), nb::arg("head_dim"), nb::arg("int8"), nb::arg("fine"))
       .def(
           "add_buffer", [](Owner& o, std::size_t width) { return o.program().add_buffer(width); }, nb::arg("width"))
       .def("add_matrix", &Owner::add_matrix, nb::arg("data"), nb::arg("type"), nb::arg("weight_bits"), nb::arg("rows"),
@@ -214,25 +214,26 @@ void bind_llm(nb::module_& m) {
       .def(
           "step",
           [](Owner& o, const Ids& tokens, const Ids& positions, const Ids& starts,
-             const Table<const std::int32_t>& tables, std::size_t prompt_tokens, const Ids& rows, const Write<std::int32_t>& argmax,
-             const Table<float>& logits) {
+             const Table<const std::int32_t>& tables, std::size_t prompt_tokens, const Ids& rows,
+             const Write<std::int32_t>& argmax, const Table<float>& logits) {
             llm::Step step = step_of(tokens, positions, starts, tables, prompt_tokens, rows);
             step.argmax = span_of(argmax);
             step.logits = span_of(logits);
             run(o, step);
           },
-          nb::arg("tokens"), nb::arg("positions"), nb::arg("starts"), nb::arg("block_tables"), nb::arg("prompt_tokens"), nb::arg("rows"),
-          nb::arg("argmax"), nb::arg("logits"))
+          nb::arg("tokens"), nb::arg("positions"), nb::arg("starts"), nb::arg("block_tables"), nb::arg("prompt_tokens"),
+          nb::arg("rows"), nb::arg("argmax"), nb::arg("logits"))
       .def(
           "hidden",
           [](Owner& o, const Ids& tokens, const Ids& positions, const Ids& starts,
-             const Table<const std::int32_t>& tables, std::size_t prompt_tokens, const Ids& rows, const Table<float>& out) {
+             const Table<const std::int32_t>& tables, std::size_t prompt_tokens, const Ids& rows,
+             const Table<float>& out) {
             llm::Step step = step_of(tokens, positions, starts, tables, prompt_tokens, rows);
             step.hidden = span_of(out);
             run(o, step);
           },
-          nb::arg("tokens"), nb::arg("positions"), nb::arg("starts"), nb::arg("block_tables"), nb::arg("prompt_tokens"), nb::arg("rows"),
-          nb::arg("out"))
+          nb::arg("tokens"), nb::arg("positions"), nb::arg("starts"), nb::arg("block_tables"), nb::arg("prompt_tokens"),
+          nb::arg("rows"), nb::arg("out"))
       .def(
           "copy_page",
           [](Owner& o, std::size_t source, std::size_t target) { o.program().pool().copy_page(source, target); },

@@ -18,8 +18,8 @@ using headrace::llm::QuantisedScale;
 
 /// What quantise() writes, in memory of its own.
 struct Quantised {
-  Quantised(const Ops& op, const std::vector<float>& x, float spike) : codes(x.size() / 32), scales(x.size() / 32) {
-    op.quantise(x.data(), x.size(), spike, {codes.data(), scales.data()});
+  Quantised(const Ops& op, const std::vector<float>& x, bool fine) : codes(x.size() / 32), scales(x.size() / 32) {
+    op.quantise(x.data(), x.size(), fine, {codes.data(), scales.data()});
   }
   bool operator==(const Quantised& other) const {
     for (std::size_t b = 0; b < codes.size(); ++b) {
@@ -79,9 +79,9 @@ TEST(llm_ops_every_isa_gives_the_bits_of_the_scalar_one) {
       const std::vector<float> want = run_all(ops(Isa::scalar), x, y);
       for (const Isa isa : headrace::supported_isas()) CHECK(bits::same(run_all(ops(isa), x, y), want));
       if (n % 32 != 0) continue;
-      for (const float spike : {0.0F, 2.0F, kInfinity}) {
-        const Quantised scalar(ops(Isa::scalar), x, spike);
-        for (const Isa isa : headrace::supported_isas()) CHECK(Quantised(ops(isa), x, spike) == scalar);
+      for (const bool fine : {false, true}) {
+        const Quantised scalar(ops(Isa::scalar), x, fine);
+        for (const Isa isa : headrace::supported_isas()) CHECK(Quantised(ops(isa), x, fine) == scalar);
       }
     }
   }
@@ -160,8 +160,8 @@ TEST(llm_ops_quantise_is_within_half_a_step_and_sums_are_exact) {
   for (const Isa isa : headrace::supported_isas()) {
     for (int round = 0; round < 50; ++round) {
       const std::vector<float> x = bits::row(random, 96, std::ldexp(1.0F, round * 3 - 75));
-      for (const float spike : {kInfinity, 0.0F}) {
-        const Quantised out(ops(isa), x, spike);
+      for (const bool fine : {false, true}) {
+        const Quantised out(ops(isa), x, fine);
         for (std::size_t b = 0; b < out.codes.size(); ++b) {
           const QuantisedScale& scale = out.scales[b];
           const double step = static_cast<double>(scale.scale) * (scale.fine ? 1 : 16);
@@ -177,27 +177,9 @@ TEST(llm_ops_quantise_is_within_half_a_step_and_sums_are_exact) {
           CHECK(top == 127);
           CHECK(scale.halves[0] == sums[0] && scale.halves[1] == sums[1]);
           CHECK(scale.sum == scale.scale * static_cast<float>(sums[0] + sums[1]));
-          CHECK(scale.fine == (spike == 0.0F && round < 25));  // beyond, the mean square overflows
+          CHECK(scale.fine == fine);
         }
       }
-    }
-  }
-}
-
-TEST(llm_ops_quantise_finer_only_where_a_number_stands_out) {
-  std::mt19937 random(10);
-  std::vector<float> x = bits::row(random, 256, 0.1F);
-  x[70] = -4.0F;
-  x[200] = 5.0F;
-  for (const Isa isa : headrace::supported_isas()) {
-    const Quantised out(ops(isa), x, 3.0F);
-    const Quantised all(ops(isa), x, 0.0F);
-    for (std::size_t b = 0; b < 8; ++b) {
-      const std::int8_t none[32] = {};
-      CHECK(out.scales[b].scale == all.scales[b].scale);
-      CHECK(out.scales[b].fine == (b == 70 / 32 || b == 200 / 32));
-      CHECK(std::memcmp(out.codes[b].coarse, all.codes[b].coarse, 32) == 0);
-      CHECK(std::memcmp(out.codes[b].fine, out.scales[b].fine ? all.codes[b].fine : none, 32) == 0);
     }
   }
 }
@@ -212,14 +194,14 @@ TEST(llm_ops_quantise_rounds_half_to_even_and_survives_what_it_cannot_represent)
     x[96] = 1e-40F;  // its inverse overflows
     x[128 + 3] = 3.4e38F;
     x[128 + 4] = -3.4e38F;
-    for (const float spike : {kInfinity, 3.0F, 0.0F}) {
-      const Quantised out(ops(isa), x, spike);
+    for (const bool fine : {false, true}) {
+      const Quantised out(ops(isa), x, fine);
       const int want[] = {127, 0, 2, -2, -4, 126};
       for (std::size_t i = 0; i < std::size(want); ++i) CHECK(out.codes[0].coarse[i] == want[i]);
       CHECK(out.scales[0].scale == 1.0F / 16);
       for (const std::size_t b : {1, 2}) {
         const QuantisedScale& scale = out.scales[b];
-        CHECK(std::isnan(scale.scale) && std::isnan(scale.sum) && scale.halves[0] == 0 && !scale.fine);
+        CHECK(std::isnan(scale.scale) && std::isnan(scale.sum) && scale.halves[0] == 0);
         for (const std::int8_t code : out.codes[b].coarse) CHECK(code == 0);
         for (const std::int8_t code : out.codes[b].fine) CHECK(code == 0);
       }

@@ -1,5 +1,5 @@
-// Attention of prompts over tiles of bfloat16: the products of queries and keys, and of probabilities and values, for up
-// to four times 16 rows at once. A product depends on its row alone; positions that a row does not see count with
+// Attention of prompts over tiles of bfloat16: the products of queries and keys, and of probabilities and values, for
+// up to four times 16 rows at once. A product depends on its row alone; positions that a row does not see count with
 // probability 0.
 #pragma once
 
@@ -74,7 +74,9 @@ inline void rows_to_tiles(const float* from, std::size_t rows, std::size_t cols,
     std::uint16_t* at = to + (row / 16 * n_tiles * 16 + row % 16) * 32;
     const std::size_t width = row < rows ? cols : 0;
     for (std::size_t d = 0; d < 32 * n_tiles; d += 32, at += tile_size) {
-      const auto part = [&](std::size_t i) { return i + 16 <= width ? load(from + i) : load_part(from + i, most(width, i) - i); };
+      const auto part = [&](std::size_t i) {
+        return i + 16 <= width ? load(from + i) : load_part(from + i, most(width, i) - i);
+      };
       _mm512_store_si512(at, rounded(part(d).v, part(d + 16).v));
     }
   }
@@ -121,12 +123,13 @@ inline void value_tiles(const Tile& tile, float* scratch) {
   auto* probabilities = reinterpret_cast<std::uint16_t*>(scratch + of.at.left);
   auto* values = reinterpret_cast<std::uint16_t*>(scratch + of.at.right);
   float* scores = scratch + of.at.scores + first * 32;
-  for (std::size_t row = 0; row < tile.rows; ++row) {
-    const std::size_t from = tile.from[row] / kPage;
-    const std::size_t to = (tile.to[row] + kPage - 1) / kPage;
+  for (std::size_t row = 0; row < tile.rows; ++row) {  // beside what a row sees there may be anything
     float* at = scratch + of.at.scores + row * kPartitionTokens;
     for (std::size_t page = first * 2; page < last * 2; ++page) {
-      if (page < from || page >= to) store(at + page * kPage, zero());
+      const std::size_t begin = page * kPage;
+      if (tile.from[row] <= begin && begin + kPage <= tile.to[row]) continue;
+      const Mask seen = without(below(most(tile.to[row], begin) - begin), below(most(tile.from[row], begin) - begin));
+      store(at + begin, select(seen, load(at + begin), zero()));
     }
   }
   rows_to_tiles(scores, tile.rows, n_tiles * 32, kPartitionTokens, n_tiles, probabilities);

@@ -18,8 +18,8 @@ inline void dot(const std::int8_t* x, const __m512i (&w)[8], __m512i (&sum)[2]) 
 
 /// Add the products of a block, its codes in `w`, to `acc`.
 template <Format F>
-inline void add_block(const QuantisedCodes& x, const QuantisedScale& by, const __m512i (&w)[8],
-                      const std::byte* tables, __m512& acc) {
+inline void add_block(const QuantisedCodes& x, const QuantisedScale& by, const __m512i (&w)[8], const std::byte* tables,
+                      __m512& acc) {
   __m512i sum[2];
   dot<F>(x.coarse, w, sum);
   for (int g = 0; g < groups<F>; ++g) sum[g] = _mm512_slli_epi32(sum[g], 4);

@@ -1,14 +1,14 @@
 // The kernel for processors that multiply tiles (AMX). Products of tiles give the exact integer sums of 16 rows of
-// activations, 16 rows of weights and a block of columns; these go through memory to AVX-512, which scales and adds them
-// as matmul.hpp says: so the results are the bits of every other kernel.
+// activations, 16 rows of weights and a block of columns; these go through memory to AVX-512, which scales and adds
+// them as matmul.hpp says: so the results are the bits of every other kernel.
 //
 // Codes of 4 bits are multiplied by coarse and fine activations at once, 16 * code beside code; for others coarse and
 // fine sums come apart.
 //
 // `Tiles` has the instructions, with the numbers of tiles as constants; the hardware is one, an emulation for tests
 // another:
-//   configure(config)  release()  zero<c>()  load<t>(at, stride)  multiply_signed<c, a, b>()  multiply_unsigned<c, a, b>()
-//   store<c>(at)
+//   configure(config)  release()  zero<c>()  load<t>(at, stride)  multiply_signed<c, a, b>()  multiply_unsigned<c, a,
+//   b>() store<c>(at)
 // x is signed, weights are what the name says; strides are bytes.
 #pragma once
 
@@ -21,7 +21,7 @@ namespace {
 inline constexpr std::size_t tile_rows = 16;
 
 /// From so few rows on a tile with empty rows is faster than vectors.
-inline constexpr std::size_t tile_least = 6;
+inline constexpr std::size_t tile_least = 10;
 
 /// Whether one product of tiles gives the sums of coarse and fine activations at once.
 template <Format F>
@@ -192,7 +192,7 @@ void multiply_tiles(const Call& call) {
 template <class Tiles>
 void matmul_tiles(const Call& call) {
   const std::size_t rest = call.n_rows % tile_rows;
-  const std::size_t few = call.n_rows < tile_rows || rest < tile_least ? rest : 0;
+  const std::size_t few = rest < tile_least ? rest : 0;
   const std::size_t many = call.n_rows - few;
   if (many > 0) {
     Call tiles = call;

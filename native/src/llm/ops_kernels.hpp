@@ -34,8 +34,7 @@ inline void store_codes(Lanes a, Lanes b, float factor, std::int32_t weight, std
   halves[1] = static_cast<std::int16_t>(halves[1] + weight * sum(high));
 }
 
-inline void quantise(const float* x, std::size_t cols, float spike, const QuantisedRow& out) {
-  const float limit = spike * first(sqrt(mean_square(x, cols)));
+inline void quantise(const float* x, std::size_t cols, bool fine, const QuantisedRow& out) {
   for (std::size_t block = 0; block < cols / kQuantBlock; ++block) {
     QuantisedCodes& codes = out.codes[block];
     QuantisedScale& scale = out.scales[block];
@@ -50,8 +49,8 @@ inline void quantise(const float* x, std::size_t cols, float spike, const Quanti
     scale.halves[0] = scale.halves[1] = 0;
     store_codes(a, b, inverse, 16, codes.coarse, scale.halves);
     scale.scale = step * 0.0625F;
-    scale.fine = usable && size > limit;
-    if (scale.fine) {
+    scale.fine = fine;
+    if (fine && usable) {
       a = a - broadcast(step) * load_i8(codes.coarse);
       b = b - broadcast(step) * load_i8(codes.coarse + kLanes);
     } else {

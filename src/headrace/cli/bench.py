@@ -124,7 +124,7 @@ def llm(
     stream_prompt: Annotated[int, typer.Option(min=1, help="Tokens of each prompt with several streams.")] = 128,
     rounds: Annotated[int, typer.Option(min=1, help="Rounds over all engines, alternating between them.")] = 3,
     kv_type: Annotated[str, typer.Option(help="How keys and values are kept: f16 or int8.")] = "f16",
-    activations: Annotated[str, typer.Option(help="How activations are rounded: int8, mixed or int8x2.")] = "mixed",
+    activations: Annotated[str, typer.Option(help="How activations are rounded: int8 or int12.")] = "int12",
     isa: Annotated[str, typer.Option(help="Instruction set of Headrace's kernels; default: the best.")] = "",
     peers: Annotated[str, typer.Option(help="Any of llamacpp, openvino, comma-separated.")] = "",
     peer_python: Annotated[str, typer.Option(help="A Python that has the peers, instead of making one.")] = "",

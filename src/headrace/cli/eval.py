@@ -60,11 +60,10 @@ class KvName(enum.StrEnum):
 
 
 class ActivationsName(enum.StrEnum):
-    """How what matrices are multiplied with is rounded: to one int8 code, to two where it matters, to two."""
+    """How what matrices are multiplied with is rounded: to 8 or to 12 bits."""
 
     int8 = "int8"
-    mixed = "mixed"
-    int8x2 = "int8x2"
+    int12 = "int12"
 
 
 class WeightBitsName(enum.StrEnum):
@@ -96,7 +95,15 @@ WeightBits = Annotated[
 Threads = Annotated[int, typer.Option(metavar="N", min=0, help="Threads of the native executor; 0: one a CPU.")]
 
 
-Measure: TypeAlias = "Callable[[Subject, Executor, Callable[[int], None]], tuple[Perplexity | Divergence, str]]"
+Generated = Annotated[
+    bool,
+    typer.Option(
+        "--generated", help="Compute tokens as those of answers, not of prompts; with AMX these are rounded otherwise."
+    ),
+]
+
+
+Measure: TypeAlias = "Callable[[Subject, Executor, bool, Callable[[int], None]], tuple[Perplexity | Divergence, str]]"
 
 
 def _add(name: str, measure: Measure) -> None:
@@ -111,8 +118,9 @@ def _add(name: str, measure: Measure) -> None:
         tokens: Tokens = 0,
         executor: Who = ExecutorName.native,
         kv: Kv = KvName.f16,
-        activations: Activations = ActivationsName.mixed,
+        activations: Activations = ActivationsName.int12,
         weight_bits: WeightBits = WeightBitsName.eight,
+        generated: Generated = False,
         threads: Threads = 0,
         repo: Repo = None,
         as_json: Json = False,
@@ -120,24 +128,28 @@ def _add(name: str, measure: Measure) -> None:
         with opened(model, repo, text, context, tokens) as subject:
             runner = subject.executor(executor, kv, activations, weight_bits, threads)
             with contextlib.closing(runner), _bar(subject.n_predictions, as_json) as advance:
-                found, lines = measure(subject, runner, advance)
+                found, lines = measure(subject, runner, generated, advance)
         _print(found, lines, as_json)
 
 
-def _perplexity(subject: Subject, runner: Executor, advance: Callable[[int], None]) -> tuple[Perplexity, str]:
+def _perplexity(
+    subject: Subject, runner: Executor, generated: bool, advance: Callable[[int], None]
+) -> tuple[Perplexity, str]:
     """How well the model predicts a text: exp of the mean surprise; lower is better."""
     from headrace.llm import evaluate
 
-    found = evaluate.perplexity(runner, subject.windows, progress=advance)
+    found = evaluate.perplexity(runner, subject.windows, generated=generated, progress=advance)
     return found, f"perplexity {found.perplexity:.4f} +- {found.error:.4f} over {found.tokens} tokens"
 
 
-def _kl(subject: Subject, runner: Executor, advance: Callable[[int], None]) -> tuple[Divergence, str]:
+def _kl(
+    subject: Subject, runner: Executor, generated: bool, advance: Callable[[int], None]
+) -> tuple[Divergence, str]:
     """How far an executor's distributions are from those of the same weights run as exact floats."""
     from headrace.llm import evaluate
 
     with contextlib.closing(subject.reference()) as truth:
-        found = evaluate.divergence(runner, truth, subject.windows, progress=advance)
+        found = evaluate.divergence(runner, truth, subject.windows, generated=generated, progress=advance)
     return found, (
         f"KL to the exact model: mean {found.mean_kl:.2g}, 99 % below {found.p99_kl:.2g}, max {found.max_kl:.2g} nats\n"
         f"same likeliest token {100 * found.same_top1:.2f} % of {found.tokens}\n"

@@ -20,6 +20,7 @@ def one_sequence(
     position: int = 0,
     rows: npt.NDArray[np.int32] | None = None,
     greedy: bool = False,
+    generated: bool = False,
 ) -> Batch:
     """A batch of one sequence whose next tokens stand at `position` and on.
 
@@ -29,6 +30,7 @@ def one_sequence(
         position: Place of the first.
         rows: Which of them an output is wanted for; None: all.
         greedy: Whether the most likely token is enough.
+        generated: Whether they count as generated tokens, not as a prompt.
     """
     n = len(tokens)
     wanted = np.arange(n, dtype=np.int32) if rows is None else rows
@@ -39,6 +41,7 @@ def one_sequence(
         block_tables=np.asarray(pages, np.int32)[None],
         rows=wanted,
         greedy=np.full(len(wanted), greedy),
+        prompt_tokens=0 if generated else n,
     )
 
 
@@ -53,6 +56,7 @@ def each_token(batch: Batch) -> Iterator[Batch]:
                 block_tables=batch.block_tables[s : s + 1],
                 rows=np.zeros(0, np.int32),
                 greedy=np.zeros(0, np.bool_),
+                prompt_tokens=int(t < batch.prompt_tokens),
             )
 
 
@@ -67,6 +71,8 @@ def check_batch(batch: Batch, *, n_pages: int, max_tokens: int, vocab_size: int)
         raise InvalidInput(f"starts: expected rising numbers from 0 to {n_tokens}, got {starts.tolist()}")
     if tables.ndim != 2 or len(tables) != len(starts) - 1:
         raise InvalidInput(f"block_tables: expected {len(starts) - 1} rows, got the shape {list(tables.shape)}")
+    if batch.prompt_tokens not in starts:
+        raise InvalidInput(f"prompt_tokens: expected those of whole sequences, got {batch.prompt_tokens}")
     if len(batch.greedy) != len(batch.rows):
         raise InvalidInput(f"greedy: expected {len(batch.rows)}, one for each row, got {len(batch.greedy)}")
     _below("tokens", batch.tokens, vocab_size)

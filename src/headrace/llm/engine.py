@@ -111,7 +111,7 @@ class Engine:
         kv_bytes: int | None = None,
         n_pages: int | None = None,
         kv_type: KvType = "f16",
-        activations: Activations = "mixed",
+        activations: Activations = "int12",
         weight_bits: WeightBits = 8,
         isa: str = "",
         chat_template: str | None = None,
@@ -130,8 +130,8 @@ class Engine:
             kv_bytes, n_pages: Room for keys and values, in bytes or in pages of 16 tokens; None: enough for
                 `max_batch` contexts, within 1 GiB and a quarter of the memory. Memory is used as pages are.
             kv_type: How they are kept, "f16" or "int8".
-            activations: How what matrices are multiplied with is rounded, "int8", "mixed" or "int8x2": from the
-                fastest, which is as far from the exact model as other engines are, to exact (`docs/perplexity.md`).
+            activations: How what matrices are multiplied with is rounded, "int8", which is as far from the exact model
+                as other engines are, or "int12" (`docs/perplexity.md`).
             weight_bits: Of matrices that the file holds as floats, quantised as they are packed: 8 or 4.
             isa: Instruction set of the kernels, e.g. "avx2"; "": `$HEADRACE_ISA`, else the best there is.
             chat_template: In place of the file's own.

@@ -73,11 +73,13 @@ def windows(tokens: Sequence[int], length: int, bos: int | None = None) -> list[
     return cut
 
 
-def perplexity(executor: Executor, texts: Sequence[Window], *, progress: Progress | None = None) -> Perplexity:
-    """Predict `texts` (from `windows`)."""
+def perplexity(
+    executor: Executor, texts: Sequence[Window], *, generated: bool = False, progress: Progress | None = None
+) -> Perplexity:
+    """Predict `texts` (from `windows`), computed as prompts are or as generated tokens are."""
     surprise, step = [], min(STEP_TOKENS, executor.max_tokens)
     for window in texts:
-        for targets, logits in _predictions(executor, window, step):
+        for targets, logits in _predictions(executor, window, step, generated):
             surprise.append(_nll(logits, _log_sum(logits), targets))
             if progress:
                 progress(len(targets))
@@ -87,15 +89,24 @@ def perplexity(executor: Executor, texts: Sequence[Window], *, progress: Progres
 
 
 def divergence(
-    executor: Executor, reference: Executor, texts: Sequence[Window], *, progress: Progress | None = None
+    executor: Executor,
+    reference: Executor,
+    texts: Sequence[Window],
+    *,
+    generated: bool = False,
+    progress: Progress | None = None,
 ) -> Divergence:
-    """Hold `executor` against `reference` on `texts` (from `windows`)."""
+    """Hold `executor` against `reference` on `texts` (from `windows`), computed as prompts or generated tokens are."""
     if executor.vocab_size != reference.vocab_size:
         raise InvalidInput(f"vocabulary: expected {reference.vocab_size} as the reference, got {executor.vocab_size}")
     step = min(STEP_TOKENS, executor.max_tokens, reference.max_tokens)
     kls, same, own_nll, reference_nll = [], [], [], []
     for window in texts:
-        pairs = zip(_predictions(executor, window, step), _predictions(reference, window, step), strict=True)
+        pairs = zip(
+            _predictions(executor, window, step, generated),
+            _predictions(reference, window, step, generated),
+            strict=True,
+        )
         for (targets, own), (_, truth) in pairs:
             own_sum, truth_sum = _log_sum(own), _log_sum(truth)
             own_nll.append(_nll(own, own_sum, targets))
@@ -116,7 +127,9 @@ def divergence(
     )
 
 
-def _predictions(executor: Executor, window: Window, step: int) -> Iterator[tuple[Window, npt.NDArray[np.float32]]]:
+def _predictions(
+    executor: Executor, window: Window, step: int, generated: bool
+) -> Iterator[tuple[Window, npt.NDArray[np.float32]]]:
     """Go through a window, `step` tokens at a time; yields what came next and the logits before it, good until then."""
     pages = np.arange(-(-len(window) // PAGE_TOKENS), dtype=np.int32)
     if len(pages) > executor.n_pages:
@@ -125,7 +138,7 @@ def _predictions(executor: Executor, window: Window, step: int) -> Iterator[tupl
         )
     for at in range(0, len(window) - 1, step):
         tokens = window[at : min(at + step, len(window) - 1)]
-        output = executor.step(one_sequence(tokens, pages, position=at))
+        output = executor.step(one_sequence(tokens, pages, position=at, generated=generated))
         yield window[at + 1 : at + 1 + len(tokens)], output.logits
 
 

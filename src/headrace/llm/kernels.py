@@ -25,10 +25,7 @@ from headrace.llm.weights import WeightCache
 
 __all__ = ["Activations", "KvType", "NativeExecutor", "Progress", "WeightBits", "packed_size"]
 
-Activations: TypeAlias = Literal["int8", "mixed", "int8x2"]
-
-SPIKES: dict[str, float] = {"int8": float("inf"), "mixed": 3.0, "int8x2": 0.0}
-"""From how many times its row's root mean square on a block's largest activation gives the block a second int8 code."""
+Activations: TypeAlias = Literal["int8", "int12"]
 
 KvType: TypeAlias = Literal["f16", "int8"]
 
@@ -50,9 +47,9 @@ class NativeExecutor:
         threads: Threads that share a step; default: one per usable CPU.
         max_tokens: Most tokens of a step.
         kv_type: How keys and values are stored: float16, or int8 with one scale per token and head.
-        activations: How what matrices are multiplied with is rounded, 32 numbers with a scale of their own: "int8" to
-            one code each, as most engines do; "int8x2" to two, some 15 bits; "mixed" to two where a number stands out
-            of its row, which is where nearly all of the error comes from.
+        activations: How what matrices are multiplied with is rounded, 32 numbers with a scale of their own: to 8 bits,
+            as most engines do, or to 12. Prompts are rounded to bfloat16 instead where the processor multiplies tiles of
+            it (AMX).
         weight_bits: Of matrices that the file holds as floats, 8 or 4. Quantised ones keep their codes.
         isa: Instruction set, e.g. "avx2"; default: `$HEADRACE_ISA`, else the best there is.
         cache: Where packed weights are kept; default: the user's cache.
@@ -70,7 +67,7 @@ class NativeExecutor:
         threads: int | None = None,
         max_tokens: int = 512,
         kv_type: KvType = "f16",
-        activations: Activations = "mixed",
+        activations: Activations = "int12",
         weight_bits: WeightBits = 8,
         isa: str = "",
         cache: WeightCache | None = None,
@@ -81,8 +78,8 @@ class NativeExecutor:
             raise InvalidInput("the native executor needs layers that agree on the number and size of their kv heads")
         if kv_type not in ("f16", "int8"):
             raise InvalidInput(f"kv_type: expected 'f16' or 'int8', got {kv_type!r}")
-        if activations not in SPIKES:
-            raise InvalidInput(f"activations: expected one of {', '.join(map(repr, SPIKES))}, got {activations!r}")
+        if activations not in ("int8", "int12"):
+            raise InvalidInput(f"activations: expected 'int8' or 'int12', got {activations!r}")
         if weight_bits not in (4, 8):
             raise InvalidInput(f"weight_bits: expected 4 or 8, got {weight_bits!r}")
         self._n_pages, self._max_tokens = n_pages, max_tokens
@@ -95,7 +92,7 @@ class NativeExecutor:
             layers[0].n_kv_heads,
             layers[0].head_dim,
             kv_type == "int8",
-            SPIKES[activations],
+            activations == "int12",
         )
         weights = _Weights(self._program, checkpoint, matrices(trace), weight_bits, cache or WeightCache(), progress)
         lower(trace, self._program, weights)

@@ -20,16 +20,18 @@ VOCAB = 64
 
 
 class DigestExecutor:
-    """Keeps in its pages, instead of keys and values, each position's token; the logits after a token are drawn from
-    a digest of all that the sequence's pages hold up to it. So one wrong, lost or stale position or a page shared too
-    early changes the text, as it would (less surely) with a real model. Mostly the token five places back comes again,
-    so that looking up what followed before pays.
+    """Keeps in its pages, instead of keys and values, each position's token, and whether it was computed as a prompt;
+    the logits after a token are drawn from a digest of all that the sequence's pages hold up to it. So one wrong, lost
+    or stale position, or a page shared too early or with the wrong kind of tokens, changes the text, as it would (less
+    surely) with a real model. Mostly the token five places back comes again, so that looking up what followed before
+    pays.
 
     `gate`, when set, is called at the beginning of each step.
     """
 
     vocab_size = VOCAB
     width = 8
+    prompts_differ = True
 
     def __init__(self, n_pages: int, max_tokens: int = 512) -> None:
         self.n_pages, self.max_tokens, self.page_bytes = n_pages, max_tokens, PAGE_TOKENS * 8
@@ -63,7 +65,8 @@ class DigestExecutor:
         page = batch.block_tables[sequence, batch.positions // PAGE_TOKENS]
         slots = page * PAGE_TOKENS + batch.positions % PAGE_TOKENS
         assert len(set(slots.tolist())) == len(slots), "two tokens are written to one place"
-        self.pages[page, batch.positions % PAGE_TOKENS] = batch.tokens
+        of_prompt = np.arange(len(batch.tokens)) < batch.prompt_tokens
+        self.pages[page, batch.positions % PAGE_TOKENS] = batch.tokens + VOCAB * of_prompt
         held = []
         for row in batch.rows.tolist():
             end = int(batch.positions[row]) + 1
@@ -77,7 +80,7 @@ class DigestExecutor:
         digest = hashlib.blake2b(held.tobytes(), digest_size=VOCAB).digest()
         logits = np.frombuffer(digest, np.uint8).astype(np.float32) / 16
         if digest[0] % 8 and len(held) >= 5:
-            logits[held[-5]] = 20
+            logits[held[-5] % VOCAB] = 20
         return logits
 
 
@@ -119,7 +122,7 @@ def alone() -> Callable[[list[int], int], tuple[int, ...]]:
     """alone(prompt, n) -> the n greedy tokens that follow a prompt when nothing else runs and nothing is kept."""
 
     def greedy(prompt: list[int], n: int) -> tuple[int, ...]:
-        held = list(prompt)
+        held = [token + VOCAB for token in prompt]
         for _ in range(n):
             held.append(int(DigestExecutor._logits(np.array(held, np.int32)).argmax()))
         return tuple(held[len(prompt) :])

@@ -85,7 +85,7 @@ def test_streams_run_in_every_step_of_anothers_long_prompt(make_engine: MakeEngi
         batches.append(np.diff(batch.starts).tolist())
     beside = [lengths for lengths in batches if len(lengths) == 6]
     assert len(beside) >= 5, "2,400 tokens take five steps of 512 or more: how many depends on the time steps take"
-    assert all(lengths[:5] == [1] * 5 for lengths in beside), "every stream gets its token"
+    assert all(sorted(lengths)[:5] == [1] * 5 for lengths in beside), "every stream gets its token"
     assert all(lengths[5] <= 512 for lengths in beside)
     engine.gate.open()
     assert long.collect()[0].tokens == alone(list(range(60)) * 40, 2)
@@ -177,7 +177,7 @@ def test_logits_and_embeddings_while_answers_run(make_engine: MakeEngine, alone:
     assert logits.shape == (192, 64)
     assert logits.dtype == np.float32
     for i in (0, 15, 16, 100, 191):
-        held = np.array(text[: i + 1], np.int32)
+        held = np.array(text[: i + 1], np.int32) + engine.executor.vocab_size  # of a prompt
         np.testing.assert_array_equal(logits[i], engine.executor._logits(held))
     vectors = engine.embed([[1, 2, 3], text, [4]])
     assert vectors.shape == (3, 8)

@@ -11,8 +11,8 @@
 //
 // Numbers depend on a query, its sequence's keys and values and the layer, never on how the work is cut: context is
 // handled in partitions of 256 absolute positions (scores: a chain of fma over dimensions; values: a chain of fma over
-// positions; both ascending) that are joined in ascending order. Bits are equal on every instruction set, but for prompts
-// with AMX, where products are of bfloat16.
+// positions; both ascending) that are joined in ascending order. Bits are equal on every instruction set, but for
+// prompts with AMX, where products are of bfloat16.
 #pragma once
 
 #include <cstddef>

@@ -37,12 +37,11 @@ struct Ops {
   /// out[cols] = x / sqrt(mean(x^2) + eps) * weight. Source: Zhang & Sennrich 2019, RMSNorm.
   void (*rms_norm)(const float* x, const float* weight, std::size_t cols, float eps, float* out);
 
-  /// Per 32 values: step = max|x| / 127, coarse code = round-half-even(x * (127 / max|x|)). `cols` is a multiple of 32.
-  /// What that leaves of a block with max|x| > spike * rms(row) becomes fine codes of step / 16: the rounding of few such
-  /// blocks is most of a row's. So spike 0 keeps some 12 bits of every block, infinity 8 bits of each. A block that holds
-  /// a NaN or an infinity gets scale (and sum) NaN and codes 0: what is computed from it is NaN. A block below 1e-32 gets
-  /// scale 0 and codes 0.
-  void (*quantise)(const float* x, std::size_t cols, float spike, const QuantisedRow& out);
+  /// Per 32 values: step = max|x| / 127, coarse code = round-half-even(x * (127 / max|x|)); with `fine`, what that
+  /// leaves becomes fine codes of step / 16, which makes some 12 bits of 8. `cols` is a multiple of 32. A block that
+  /// holds a NaN or an infinity gets scale (and sum) NaN and codes 0: what is computed from it is NaN. A block below
+  /// 1e-32 gets scale 0 and codes 0.
+  void (*quantise)(const float* x, std::size_t cols, bool fine, const QuantisedRow& out);
 
   /// out[n] = x + y.
   void (*add)(const float* x, const float* y, std::size_t n, float* out);

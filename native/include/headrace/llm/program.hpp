@@ -104,8 +104,8 @@ struct Step {
 class Program {
  public:
   /// Throws invalid_input for shapes of pages or threads that cannot be, config_error if this build lacks `isa`.
-  /// `spike`: of the inputs of products, which blocks have a second plane of codes; see Ops::quantise.
-  Program(Isa isa, std::size_t threads, std::size_t max_tokens, float spike, const KvShape& kv);
+  /// `fine`: of the inputs of products, whether they have fine codes; see Ops::quantise.
+  Program(Isa isa, std::size_t threads, std::size_t max_tokens, bool fine, const KvShape& kv);
 
   // Building: weights are views that must outlive the program; vectors are copied. Each throws invalid_input for
   // indices and widths that do not fit.
@@ -164,10 +164,10 @@ class Program {
     Inputs few;
     Array<std::byte> scratch;
     Array<float> attention;
-    Array<float> row;      // an input, normalised
-    Array<float> tile;     // a gate's other half
+    Array<float> row;           // an input, normalised
+    Array<float> tile;          // a gate's other half
     Array<std::uint16_t> pair;  // of strips, expanded; of a gate two of them
-    std::size_t turn = 0;  // which counter comes next
+    std::size_t turn = 0;       // which counter comes next
   };
   struct alignas(64) Counter {
     std::atomic<std::uint32_t> next{0};
@@ -209,9 +209,9 @@ class Program {
   void share(std::size_t rank, std::size_t n, std::size_t grain, Fn&& fn);
   [[nodiscard]] std::size_t strip_grain(std::size_t strips, std::size_t n_rows) const;
 
-  /// A product for prompts: expand(pair, weights) for each of `pairs`, and use(pair, weights, rows) for it and all rows.
-  /// Of many rows every thread computes its own, which stay in its cache: that is worth expanding for itself. Else
-  /// pairs are handed out.
+  /// A product for prompts: expand(pair, weights) for each of `pairs`, and use(pair, weights, rows) for it and all
+  /// rows. Of many rows every thread computes its own, which stay in its cache: that is worth expanding for itself.
+  /// Else pairs are handed out.
   template <class Expand, class Use>
   void prompt_product(std::size_t rank, std::size_t pairs, Expand&& expand, Use&& use);
 
@@ -230,7 +230,7 @@ class Program {
   Team team_;
   KvPool pool_;
   std::size_t max_tokens_;
-  float spike_;
+  bool fine_;
   std::size_t vocab_ = 0;
   std::size_t width_ = 0;
   bool finished_ = false;

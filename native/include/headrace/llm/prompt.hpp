@@ -1,8 +1,10 @@
 // Products for the tokens of prompts, of which there are many at once: packed weights times rows in bfloat16, summed in
-// float32. Only processors that multiply tiles have them; elsewhere prompts go the way of generated tokens (matmul.hpp).
+// float32. Only processors that multiply tiles have them; elsewhere prompts go the way of generated tokens
+// (matmul.hpp).
 //
 // Weights and rows are rounded to bfloat16 (nearest, ties to even), products are exact, sums are in the order of the
-// instruction: results depend on the row alone, not on how many there are, and are within 2^-7 of exact for each product.
+// instruction: results depend on the row alone, not on how many there are, and are within 2^-7 of exact for each
+// product.
 #pragma once
 
 #include <cstddef>

@@ -41,7 +41,7 @@ class LlmConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     max_context: Annotated[int, Meta(ge=2)] | None = None
     kv_bytes: Count | None = None
     kv_type: Literal["f16", "int8"] | None = None
-    activations: Literal["int8", "mixed", "int8x2"] | None = None
+    activations: Literal["int8", "int12"] | None = None
     weight_bits: Literal[4, 8] | None = None
     max_batch: Count | None = None
     max_queue: Count | None = None
