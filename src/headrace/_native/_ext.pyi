@@ -194,7 +194,7 @@ class Program:
         n_kv_heads: int,
         head_dim: int,
         int8: bool,
-        spike: float,
+        fine: float,
     ) -> None: ...
     def add_buffer(self, width: int) -> int: ...
     def add_matrix(
@@ -244,6 +244,7 @@ class Program:
         block_tables: Annotated[
             NDArray[numpy.int32], {"shape": (None, None), "order": "C", "device": "cpu", "writable": False}
         ],
+        prompt_tokens: int,
         rows: Annotated[NDArray[numpy.int32], {"shape": (None,), "order": "C", "device": "cpu", "writable": False}],
         argmax: Annotated[NDArray[numpy.int32], {"shape": (None,), "order": "C", "device": "cpu"}],
         logits: Annotated[NDArray[numpy.float32], {"shape": (None, None), "order": "C", "device": "cpu"}],
@@ -258,10 +259,13 @@ class Program:
         block_tables: Annotated[
             NDArray[numpy.int32], {"shape": (None, None), "order": "C", "device": "cpu", "writable": False}
         ],
+        prompt_tokens: int,
         rows: Annotated[NDArray[numpy.int32], {"shape": (None,), "order": "C", "device": "cpu", "writable": False}],
         out: Annotated[NDArray[numpy.float32], {"shape": (None, None), "order": "C", "device": "cpu"}],
     ) -> None: ...
     def copy_page(self, source: int, target: int) -> None: ...
+    @property
+    def prompts_differ(self) -> bool: ...
     @property
     def page_bytes(self) -> int: ...
     def close(self) -> None: ...

@@ -142,9 +142,7 @@ def _perplexity(
     return found, f"perplexity {found.perplexity:.4f} +- {found.error:.4f} over {found.tokens} tokens"
 
 
-def _kl(
-    subject: Subject, runner: Executor, generated: bool, advance: Callable[[int], None]
-) -> tuple[Divergence, str]:
+def _kl(subject: Subject, runner: Executor, generated: bool, advance: Callable[[int], None]) -> tuple[Divergence, str]:
     """How far an executor's distributions are from those of the same weights run as exact floats."""
     from headrace.llm import evaluate
 

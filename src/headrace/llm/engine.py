@@ -88,9 +88,7 @@ class Engine:
         self._prompts = Prompts(tokenizer, chat, executor.vocab_size, max_context)
         self._grammars: GrammarFactory | None = None
         self._end_ids = tokenizer.end_ids if tokenizer is not None else frozenset()
-        self._kv = KvCache(
-            executor.n_pages, make_policy(settings.policy), prompts_differ=executor.prompts_differ
-        )
+        self._kv = KvCache(executor.n_pages, make_policy(settings.policy), prompts_differ=executor.prompts_differ)
         numbers = EngineMetrics(metrics, name, tracer)
         scheduler = Scheduler(self._kv, settings, executor.copy_page, numbers.admitted)
         numbers.watch(scheduler)

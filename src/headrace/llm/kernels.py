@@ -48,8 +48,7 @@ class NativeExecutor:
         max_tokens: Most tokens of a step.
         kv_type: How keys and values are stored: float16, or int8 with one scale per token and head.
         activations: How what matrices are multiplied with is rounded, 32 numbers with a scale of their own: to 8 bits,
-            as most engines do, or to 12. Prompts are rounded to bfloat16 instead where the processor multiplies tiles of
-            it (AMX).
+            as most engines do, or to 12. Prompts are rounded to bfloat16 instead where the processor has AMX.
         weight_bits: Of matrices that the file holds as floats, 8 or 4. Quantised ones keep their codes.
         isa: Instruction set, e.g. "avx2"; default: `$HEADRACE_ISA`, else the best there is.
         cache: Where packed weights are kept; default: the user's cache.

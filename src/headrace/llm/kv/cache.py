@@ -24,9 +24,7 @@ class KvCache:
         salt: Goes into every name; random unless given, so that nobody can guess what makes two names equal.
     """
 
-    def __init__(
-        self, n_pages: int, policy: Policy, *, prompts_differ: bool = False, salt: bytes = b""
-    ) -> None:
+    def __init__(self, n_pages: int, policy: Policy, *, prompts_differ: bool = False, salt: bytes = b"") -> None:
         self.pool = PagePool(n_pages, policy)
         self._prompts_differ = prompts_differ
         self._salt = salt or os.urandom(16)
