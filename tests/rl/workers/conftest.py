@@ -44,9 +44,10 @@ class Counter(gymnasium.Env):
         once: Path | None = None,
         truncates: bool = False,
         delay_s: float = 0.0,
+        talks: int = 0,
     ) -> None:
         self.number, self.length, self.wrong, self.at, self.after = number, length, wrong, at, after
-        self.once, self.truncates, self.delay_s = once, truncates, delay_s
+        self.once, self.truncates, self.delay_s, self.talks = once, truncates, delay_s, talks
         self.episode, self.steps, self.render_mode = 0, 0, None
         self.closed_file: Path | None = None
 
@@ -65,7 +66,9 @@ class Counter(gymnasium.Env):
         if self.steps == self.at:
             reward = self._misbehave() or reward
         over = self.steps >= self.length
-        info = {"action": int(action)} if over else {}
+        info: dict[str, Any] = {"action": int(action)} if over else {}
+        if self.talks:
+            info["said"] = "x" * self.talks
         obs = self._look()
         if self.steps == self.at and self.wrong == "shape" and self._due():
             obs = np.zeros(4, np.float32)

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
+import random
 import signal
 import subprocess
 import sys
 import textwrap
 import threading
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from headrace.errors import InvalidInput
 from headrace.rl.workers.vector import ProcessVectorEnv
 
 from .conftest import SHARED_MEMORY, Counter, left
@@ -22,6 +26,7 @@ SCRIPT = """
 import os, signal, sys, threading, time
 import gymnasium, numpy as np
 from gymnasium import spaces
+from headrace.errors import InvalidInput
 from headrace.rl.workers.vector import ProcessVectorEnv
 
 class Simple(gymnasium.Env):
@@ -108,6 +113,46 @@ def test_ctrl_c_reaches_the_parent_alone():
         assert parent.stdout.readline() == "again\n"
     output, errors = parent.communicate(timeout=60)
     assert (output, errors, parent.returncode) == ("done\n", "", 0)
+
+
+class Interrupted(BaseException):
+    """What the signal handler below raises, wherever the main thread is."""
+
+
+def test_a_call_that_is_interrupted_anywhere_is_mended_by_a_reset():
+    """Steps with infos longer than a slot, so that messages have many pieces."""
+
+    def interrupt(*_):
+        raise Interrupted
+
+    before = signal.signal(signal.SIGUSR1, interrupt)
+    rng = random.Random(0)
+    try:
+        with ProcessVectorEnv([partial(Counter, i, length=3, talks=5000) for i in range(4)], workers=2) as env:
+            env.reset()
+            torn = 0
+            for _ in range(60):
+                args = (threading.main_thread().ident, signal.SIGUSR1)
+                timer = threading.Timer(rng.uniform(0.0, 0.01), signal.pthread_kill, args)
+                timer.start()
+                with contextlib.suppress(Interrupted):
+                    while True:
+                        env.step([0] * 4)
+                timer.join()
+                if env.pool._torn:
+                    torn += 1
+                    with pytest.raises(InvalidInput, match=r"interrupted: reset all|receive them, or reset"):
+                        env.step([0] * 4)
+                obs, _ = env.reset()
+                assert obs[:, 2].tolist() == [0] * 4
+                obs, rewards, *_ = env.step([0] * 4)
+                assert obs[:, 0].tolist() == [0, 1, 2, 3]
+                assert obs[:, 2].tolist() == [1] * 4
+                assert rewards.tolist() == [1] * 4
+            assert torn > 30
+            assert not env.tally.faults
+    finally:
+        signal.signal(signal.SIGUSR1, before)
 
 
 def test_a_forked_copy_ends_nothing():

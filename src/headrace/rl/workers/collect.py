@@ -183,7 +183,7 @@ class WorkerCollector:
         decision = actor.act(obs, rows, self._steps + taken[rows], self._begins[rows])
         out.obs[at] = obs
         out.actions[at], out.log_probs[at], out.values[at] = decision
-        self.env.send(self._native_actions(decision.actions), ids)
+        self.env.send(self._native_actions(decision.actions), None if len(ids) == self.env.pool.n_envs else ids)
 
     def _native_actions(self, actions: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """Actions as drawn, [m][K], as the environments' space has them."""

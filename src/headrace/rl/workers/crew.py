@@ -12,10 +12,11 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 from headrace.core.ring import MpmcRing
-from headrace.errors import DeadlineExceeded, HeadraceError, Unavailable
+from headrace.errors import DeadlineExceeded, HeadraceError, StageFailed, Unavailable
 from headrace.rl.workers.board import Board, BoardSpec
 from headrace.rl.workers.drivers import DriverSettings, Entry, Spaces
 from headrace.rl.workers.faults import Fault, FaultKind
@@ -29,6 +30,7 @@ from headrace.rl.workers.tally import Tally
 
 __all__ = ["Crew"]
 
+_SPIN_S = 100e-6
 _LOOK_S = 0.02  # how often processes are looked at while somebody waits
 
 
@@ -101,6 +103,16 @@ class Crew:
             groups.setdefault(self._shard_of[env].index, []).append(env)
         return list(groups.values())
 
+    def settle(self) -> None:
+        """After a call that was interrupted anywhere: forget all tasks, once no process is at any of them."""
+        for shard in self.shards:
+            shard.give(Task(b"P", []))
+        while any(task.kind == b"P" for shard in self.shards for task in shard.tasks):
+            with suppress(StageFailed):
+                self.pump(None)
+        self.done.clear()
+        self.entries.clear()
+
     def mend(self, outcome: Outcome) -> None:
         """Do what the mender says; raises its error."""
         self.done.extend(outcome.done)
@@ -125,7 +137,7 @@ class Crew:
         patience_s = _LOOK_S if deadline_s is None else min(_LOOK_S, max(0.0, deadline_s - time.monotonic()))
         if not self._inbox:
             try:
-                self._inbox.append(awaited(self._results, patience_s))
+                self._inbox.append(awaited(self._results, _SPIN_S, patience_s))
             except DeadlineExceeded:
                 pass
             except Unavailable:  # every worker is dead; the look below finds out
@@ -154,6 +166,9 @@ class Crew:
                 self.done.extend(task.envs)
             if tasks:
                 self._finish(tasks[-1], *(pickle.loads(message.payload) if message.payload else ((), (), ())))
+        elif message.kind == b"p":
+            assert self.board is not None
+            shard.settled(message.number, self.board)
         elif message.kind == b"r":
             shard.ready = True
             shard.alive_again()

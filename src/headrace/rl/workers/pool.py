@@ -7,15 +7,15 @@ board after `recv`. Faulty environments and processes are replaced on the way.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
 from headrace.core.extras import require
 from headrace.core.machine import machine
-from headrace.errors import DeadlineExceeded, InvalidInput, StageFailed
+from headrace.errors import DeadlineExceeded, HeadraceError, InvalidInput, StageFailed
 from headrace.rl.workers.board import BoardSpec
 from headrace.rl.workers.crew import Crew
 from headrace.rl.workers.drivers import DriverSettings, Entry
@@ -63,6 +63,7 @@ class WorkerPool:
         same_step = autoreset == "SameStep"
         driving = DriverSettings(same_step, self.settings.bad_values, self.settings.bad_limit, self.settings.infos)
         self._busy: set[int] = set()
+        self._torn = False  # a call was interrupted, by Ctrl-C say, and may have left anything half done
         self._crew = Crew(factories, count, parallel, driving, self.settings, self.tally)
         try:
             self.board = self._crew.open(self._spec(count, same_step))
@@ -101,6 +102,10 @@ class WorkerPool:
 
         Raises `InvalidInput` for one that is busy, or over while autoreset is disabled; `Unavailable` once closed.
         """
+        with self._whole():
+            self._send(envs)
+
+    def _send(self, envs: Sequence[int] | None) -> None:
         crew, board = self._crew, self.board
         crew.check_open()
         chosen: Sequence[int] = range(self.n_envs) if envs is None else envs
@@ -125,6 +130,10 @@ class WorkerPool:
 
     def reset(self, seeds: dict[int, int | None], options: dict[str, Any] | None = None) -> None:
         """Reset the environments that `seeds` names. What was asked of them before is waited for and thrown away."""
+        with self._whole(mends=len(seeds) == self.n_envs):
+            self._reset(seeds, options)
+
+    def _reset(self, seeds: dict[int, int | None], options: dict[str, Any] | None) -> None:
         crew = self._crew
         while not self._busy.intersection(seeds).issubset(crew.done):
             with suppress(StageFailed):
@@ -143,6 +152,10 @@ class WorkerPool:
         Raises `DeadlineExceeded` (nothing is lost, ask again), `InvalidInput` when fewer are busy, `StageFailed` for a
         fault that must not be mended, and `Unavailable` when a worker fails too often.
         """
+        with self._whole():
+            return self._recv(n, timeout_s)
+
+    def _recv(self, n: int, timeout_s: float | None) -> list[int]:
         crew = self._crew
         if n > len(self._busy):
             raise InvalidInput(f"recv: expected at most {len(self._busy)}, the number of busy environments, got {n}")
@@ -166,6 +179,10 @@ class WorkerPool:
 
         Raises `InvalidInput` while any is busy, `StageFailed` with the worker's traceback for one that raised.
         """
+        with self._whole():
+            return self._call(verb, name, arguments)
+
+    def _call(self, verb: str, name: str, arguments: Sequence[tuple[tuple[Any, ...], dict[str, Any]]]) -> list[Any]:
         crew = self._crew
         crew.check_open()
         self.check_free(range(self.n_envs))
@@ -189,6 +206,23 @@ class WorkerPool:
     def close(self, timeout_s: float | None = None) -> None:
         """Let the environments close and end all processes; those that take longer are killed. Again does nothing."""
         self._crew.close(self.settings.close_timeout_s if timeout_s is None else timeout_s)
+
+    @contextmanager
+    def _whole(self, mends: bool = False) -> Iterator[None]:
+        """A call that is either gone through or known to be torn; only one that resets all `mends` that."""
+        if self._torn and not mends:
+            raise InvalidInput("a call was interrupted: reset all environments first")
+        torn, self._torn = self._torn, True
+        if torn:
+            self._crew.check_open()
+            self._crew.settle()
+            self._busy.clear()
+        try:
+            yield
+        except HeadraceError:
+            self._torn = False
+            raise
+        self._torn = False
 
     def check_free(self, envs: Any) -> None:
         """Raises `InvalidInput` unless `envs` are different numbers of environments, none of which is busy."""

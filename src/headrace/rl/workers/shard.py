@@ -24,7 +24,7 @@ __all__ = ["Shard", "Task", "reset_task", "step_task"]
 
 @dataclass(slots=True)
 class Task:
-    """Kind `S` steps `envs`; `R` resets them with `seeds` and `options`; `C` calls what `payload` says.
+    """Kind `S` steps `envs`; `R` resets them with `seeds` and `options`; `C` calls what `payload` says; `P`: nothing.
 
     `restored`: columns of the board that a reset after a fault must not wipe, by environment (see `mending`).
     """
@@ -103,6 +103,11 @@ class Shard:
             tasks.append(self.tasks.popleft())
             self._answered += 1 if tasks[-1].kind == b"C" else len(tasks[-1].envs)
         return tasks
+
+    def settled(self, number: int, board: Board) -> None:
+        """The process has nothing to do up to this number, whatever became of the tasks."""
+        self.answered(number)
+        self._answered = int(board.progress[self.index, 0])
 
     def alive_again(self) -> None:
         self._seen, self._stuck_s = -1, 0.0

@@ -1,8 +1,8 @@
 """The program of a worker process: commands come in over its ring, environments are stepped, answers go out.
 
-Commands: `B` here is the board, `S` step (all environments, or those whose numbers follow), `R` reset, `C` call,
-`Q` quit. Answers: `r` the environments are made, `s` done, with infos and faults if there are any, `c` what the calls
-returned, `e` an environment could not be made.
+Commands: `B` here is the board, `S` step (all environments, or those whose numbers follow), `R` reset, `C` call, `P`
+say that all before is done, `Q` quit. Answers: `r` the environments are made, `s` done, with infos and faults if there
+are any, `c` what the calls returned, `p` as asked, `e` an environment could not be made.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from headrace.rl.workers.messages import Message, Pieces, awaited, push
 
 __all__ = ["Job", "main"]
 
+_SPIN_S = 500e-6  # about what a learner takes to choose the next actions
 _CHANGED = "its spaces are not what they were: expected {}, got {}"
 
 
@@ -85,7 +86,7 @@ class _Worker:
         pieces = Pieces()
         commands, join = self.commands, pieces.join
         while True:
-            message = join(awaited(commands))
+            message = join(awaited(commands, _SPIN_S))
             if message is None:
                 continue
             self.number = message.number
@@ -100,6 +101,8 @@ class _Worker:
                 self._attach(*pickle.loads(message.payload), found=found)
             elif message.kind == b"C":
                 self._call(message)
+            elif message.kind == b"P":
+                self.answer(b"p")
             else:
                 return
 
