@@ -134,8 +134,8 @@ def test_a_call_that_is_interrupted_anywhere_is_mended_by_a_reset():
             for _ in range(60):
                 args = (threading.main_thread().ident, signal.SIGUSR1)
                 timer = threading.Timer(rng.uniform(0.0, 0.01), signal.pthread_kill, args)
-                timer.start()
                 with contextlib.suppress(Interrupted):
+                    timer.start()
                     while True:
                         env.step([0] * 4)
                 timer.join()
