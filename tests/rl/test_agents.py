@@ -8,13 +8,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from headrace.core.channel import Channel
 from headrace.core.context import Context
+from headrace.core.telemetry import Registry, Tracer, TraceSettings, render
 from headrace.errors import Cancelled, ConfigError, DeadlineExceeded, InvalidInput
 from headrace.rl.agents import AgentEpisode, Agents, Seen
 from headrace.rl.envs import CompiledEnv, make_env
 from headrace.rl.envs.batch import BatchEnv
+from headrace.rl.metrics import AgentMetrics
 
 
 async def balancing(obs: Channel[Seen], act: Channel[Any]) -> None:
@@ -229,3 +232,30 @@ async def test_what_cannot_be_is_refused(cartpole: CompiledEnv) -> None:
         await anext(episodes)
         with pytest.raises(ConfigError, match="under way"):
             await anext(agents.episodes())
+
+
+async def test_agents_are_counted_and_sampled_episodes_traced(cartpole: CompiledEnv) -> None:
+    exporter, registry = InMemorySpanExporter(), Registry()
+    tracer = Tracer(TraceSettings(sample_ratio=1.0), exporter=exporter)
+
+    async def falling(obs: Channel[Seen], act: Channel[Any]) -> None:
+        async for _ in obs:
+            await act.asend(0)
+
+    episodes = await collect(Agents(cartpole, falling, n_agents=3, metrics=AgentMetrics(registry, tracer)), 5)
+    spans = exporter.get_finished_spans()
+    roots = {
+        (span.attributes["agent_id"], span.attributes["episode"]): span for span in spans if span.name == "episode"
+    }
+    assert sorted(roots) == sorted((episode.agent, episode.number) for episode in episodes)
+    acts = [span for span in spans if span.name == "act"]
+    for episode in episodes:
+        root = roots[episode.agent, episode.number]
+        assert root.attributes["outcome"] == "terminated"
+        own = [span for span in acts if span.parent.span_id == root.context.span_id]
+        assert [span.attributes["episode_step"] for span in own] == list(range(episode.length))
+        assert {span.attributes["agent_id"] for span in own} == {episode.agent}
+    text = render(registry)[0].decode()
+    assert f"headrace_rl_agent_act_seconds_count {float(len(acts))}" in text
+    assert 'headrace_rl_agent_episodes_total{outcome="terminated"} 5.0' in text
+    assert "headrace_rl_agent_unread_episodes 0.0" in text

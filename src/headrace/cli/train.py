@@ -16,6 +16,7 @@ import typer
 from headrace.core.context import Context
 
 if TYPE_CHECKING:
+    from headrace.rl.metrics import TrainMetrics
     from headrace.rl.train import Report
 
 __all__ = ["EPILOG", "command"]
@@ -49,6 +50,10 @@ def command(
     steps: Annotated[int | None, typer.Option(metavar="N", help="Steps of all environments together.")] = None,
     seed: Annotated[int | None, typer.Option(metavar="N", help="The same seed gives the same run.")] = None,
     resume: Annotated[bool, typer.Option(help="Go on from the folder's last checkpoint.")] = False,
+    metrics: Annotated[
+        int | None,
+        typer.Option(metavar="PORT", help="Show /metrics, /healthz and /profile on that port of localhost."),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="A JSON line after each evaluation and at the end.")] = False,
 ) -> None:
     """Train a policy until it reaches its environment's threshold or the steps are done.
@@ -61,8 +66,8 @@ def command(
     settings = load_config(config, sets or [], env=env, algo=algo, total_steps=steps, seed=seed)
     folder = out or Path("runs") / f"{settings.env.split('/')[-1].split(':')[-1]}-{time.strftime('%Y%m%d-%H%M%S')}"
     ctx = Context()
-    with _interruptible(ctx), _view(settings.total_steps, as_json) as watch:
-        result = train(settings, folder, resume=resume, watch=watch, ctx=ctx)
+    with _shown(metrics) as counted, _interruptible(ctx), _view(settings.total_steps, as_json) as watch:
+        result = train(settings, folder, resume=resume, watch=watch, metrics=counted, ctx=ctx)
     best = None if math.isnan(result.best_return) else round(result.best_return, 3)
     if as_json:
         facts = {name: getattr(result, name) for name in ("steps", "episodes", "updates", "solved")}
@@ -73,6 +78,21 @@ def command(
         f"{ended} after {result.steps:,} steps, {result.episodes:,} episodes, {result.seconds:.1f} s: "
         f"best evaluation {best}; in {folder}"
     )
+
+
+@contextmanager
+def _shown(port: int | None) -> Iterator[TrainMetrics | None]:
+    """Metrics that a port shows, if one is wanted."""
+    if port is None:
+        yield None
+        return
+    from headrace.core.telemetry import Registry
+    from headrace.rl.metrics import TrainMetrics
+    from headrace.rl.monitor import monitored
+
+    metrics = TrainMetrics(Registry())
+    with monitored(metrics, port):
+        yield metrics
 
 
 @contextmanager

@@ -20,6 +20,7 @@ import numpy.typing as npt
 from headrace.core.channel import Channel
 from headrace.errors import ChannelClosed, DeadlineExceeded, HeadraceError, InvalidInput
 from headrace.rl.envs.actions import bad_number, check_actions
+from headrace.rl.metrics import AgentMetrics
 from headrace.rl.rows import EnvRows
 from headrace.rl.spec import Discrete
 
@@ -61,8 +62,11 @@ Agent: TypeAlias = Callable[[Channel[Seen], Channel[Any]], Awaitable[None]]
 class Actor:
     """One agent's place: its row of the environments, and the episode under way."""
 
-    def __init__(self, rows: EnvRows, agent: Agent, number: int, timeout_s: float | None) -> None:
+    def __init__(
+        self, rows: EnvRows, agent: Agent, number: int, timeout_s: float | None, metrics: AgentMetrics
+    ) -> None:
         self._rows, self._agent, self._number, self._timeout_s = rows, agent, number, timeout_s
+        self._metrics = metrics
         self._view = rows.obs[number].view()
         self._view.flags.writeable = False
         space = rows.env.spec.action
@@ -84,6 +88,7 @@ class Actor:
         self._failure: tuple[Outcome, Exception] | None = None
         self._episode, self._length = self._episode + 1, 0
         self._total = 0.0
+        self._watched = self._metrics.began(self._number, self._episode)
         self._seen = Seen(self._view, 0.0, False, False)
         self._obs, self._act = Channel[Seen](2), Channel[Any](1)
         self._left_s = self._timeout_s
@@ -101,6 +106,7 @@ class Actor:
             act.close()
 
     def show(self) -> None:
+        self._shown_s = time.monotonic()
         with suppress(ChannelClosed):
             if not self._obs.try_send(self._seen):
                 self._fail("failed", InvalidInput("the agent acted without looking at what it was shown"))
@@ -115,6 +121,7 @@ class Actor:
             if type(action) is not int or not 0 <= action < self._choices:  # the long way round
                 action = check_actions(self._rows.env.spec, [action], 1)[0]
             self._rows.actions[self._number] = action
+            self._watched.acted(self._length, time.monotonic() - self._shown_s)
         except DeadlineExceeded:
             self._fail("timeout", DeadlineExceeded(f"the agent took longer than {self._timeout_s} s"))
         except ChannelClosed:
@@ -149,6 +156,7 @@ class Actor:
                 self._obs.try_send(Seen(rows.final_obs[number].copy(), reward, terminated, truncated))
         self._obs.close()
         self.running = False
+        self._watched.ended(outcome, self._total)
         return AgentEpisode(self._number, self._episode, self._total, self._length, outcome, error)
 
     def hurry(self) -> None:

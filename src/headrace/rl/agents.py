@@ -22,9 +22,11 @@ from contextlib import suppress
 from headrace.core.channel import Channel
 from headrace.core.context import Context
 from headrace.core.machine import machine
+from headrace.core.telemetry import Registry
 from headrace.errors import ChannelClosed, ConfigError
 from headrace.rl.actor import PATIENCE_S, Actor, Agent, AgentEpisode, Outcome, Seen
 from headrace.rl.envs import CompiledEnv
+from headrace.rl.metrics import AgentMetrics
 from headrace.rl.rows import EnvRows
 
 __all__ = ["Agent", "AgentEpisode", "Agents", "Outcome", "Seen"]
@@ -43,6 +45,7 @@ class Agents:
             ever.
         unread: Finished episodes that may wait to be read.
         threads: That step environments; default: one per usable CPU.
+        metrics: Where latencies, outcomes and returns are counted and sampled episodes traced; default: nowhere.
 
     Raises `ConfigError` for numbers out of range.
     """
@@ -58,6 +61,7 @@ class Agents:
         timeout_s: float | None = None,
         unread: int = 1024,
         threads: int | None = None,
+        metrics: AgentMetrics | None = None,
     ) -> None:
         threads = machine().usable_cpus if threads is None else threads
         for name, number in (("n_agents", n_agents), ("shard", shard), ("unread", unread), ("threads", threads)):
@@ -66,6 +70,7 @@ class Agents:
         self.env, self.agent, self.n_agents, self.shard = env, agent, n_agents, shard
         self.timeout_s, self.unread = timeout_s, unread
         self.rows = EnvRows(env, n_agents, seed)
+        self.metrics = metrics or AgentMetrics(Registry(enabled=False))
         self.stopping = False
         self._threads = threads
         self._work: Channel[int] | None = None
@@ -87,6 +92,7 @@ class Agents:
         shards = [range(at, min(at + self.shard, self.n_agents)) for at in range(0, self.n_agents, self.shard)]
         self._work, self.stopping = work, False
         results = Channel[AgentEpisode](self.unread)
+        self.metrics.watch(lambda: len(results))
         with ThreadPoolExecutor(self._threads, thread_name_prefix="agents") as pool:
             workers = [asyncio.create_task(_Shard(self, agents, pool).run(work, results)) for agents in shards]
             everything = [asyncio.create_task(self._feed(work, count)), asyncio.create_task(_close(workers, results))]
@@ -129,7 +135,7 @@ class _Shard:
 
     def __init__(self, owner: Agents, agents: range, pool: Executor) -> None:
         self._owner, self._pool, self._agents = owner, pool, agents
-        self._actors = [Actor(owner.rows, owner.agent, number, owner.timeout_s) for number in agents]
+        self._actors = [Actor(owner.rows, owner.agent, n, owner.timeout_s, owner.metrics) for n in agents]
         self._left = 0  # episodes of the work item that nobody has begun
 
     async def run(self, work: Channel[int], results: Channel[AgentEpisode]) -> None:

@@ -20,6 +20,7 @@ import msgspec
 import numpy as np
 
 from headrace.core.context import Context
+from headrace.core.telemetry import Registry
 from headrace.errors import Cancelled, ConfigError, DeadlineExceeded
 from headrace.rl.algorithms.algorithm import Remembers
 from headrace.rl.algorithms.make import make_algorithm
@@ -27,6 +28,7 @@ from headrace.rl.algorithms.places import Place
 from headrace.rl.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from headrace.rl.config import TrainConfig
 from headrace.rl.log import EventLog
+from headrace.rl.metrics import TrainMetrics
 from headrace.rl.spec_facts import facts_of
 
 __all__ = ["Report", "Result", "Trainer", "train"]
@@ -94,8 +96,15 @@ class _Counts:
 class Trainer:
     """A run that can be gone through update by update. `folder` None keeps everything in memory."""
 
-    def __init__(self, config: TrainConfig, folder: Path | None = None, env: Place | None = None) -> None:
+    def __init__(
+        self,
+        config: TrainConfig,
+        folder: Path | None = None,
+        env: Place | None = None,
+        metrics: TrainMetrics | None = None,
+    ) -> None:
         self.config, self.folder = config, folder
+        self._metrics = metrics or TrainMetrics(Registry(enabled=False))
         self.algorithm = make_algorithm(config, env)
         self.counts = _Counts()
 
@@ -112,6 +121,7 @@ class Trainer:
         counts, config = self.counts, self.config
         began_s = time.perf_counter()
         update = self.algorithm.update(counts.steps / config.total_steps, ctx)
+        self._metrics.update(update)
         stats = update.stats
         counts.updates += 1
         counts.steps += update.steps
@@ -149,13 +159,17 @@ class Trainer:
         names: a break between the two leaves the ones before."""
         if self.folder is None:
             return
+        with self._metrics.stage("checkpoint"):
+            self._save(self.folder, name)
+
+    def _save(self, folder: Path, name: str) -> None:
         memory = None
         if name == LAST and isinstance(self.algorithm, Remembers):
             memory = f"last-{self.counts.updates}.replay"
-            self.algorithm.save_memory(self.folder / memory)
-        save_checkpoint(self.folder / name, self._checkpoint(memory))
+            self.algorithm.save_memory(folder / memory)
+        save_checkpoint(folder / name, self._checkpoint(memory))
         if memory is not None:
-            for old in self.folder.glob("last-*.replay"):
+            for old in folder.glob("last-*.replay"):
                 if old.name != memory:
                     old.unlink(missing_ok=True)
 
@@ -182,7 +196,9 @@ class Trainer:
         self.counts = _Counts(**counts)
 
     def _evaluate(self) -> float:
-        found = self.algorithm.evaluate(self.config.eval_episodes, self.config.seed)
+        with self._metrics.stage("evaluate"):
+            found = self.algorithm.evaluate(self.config.eval_episodes, self.config.seed)
+        self._metrics.evaluated(found.mean_return)
         if found.mean_return > self.counts.best_return:
             self.counts.best_return = found.mean_return
             self.save("best.ckpt")
@@ -207,6 +223,7 @@ def train(
     *,
     resume: bool = False,
     watch: Callable[[Report], object] | None = None,
+    metrics: TrainMetrics | None = None,
     ctx: Context | None = None,
 ) -> Result:
     """Train until the target is reached, the steps are done, or `ctx` ends, which loses nothing: what there is by then
@@ -216,10 +233,11 @@ def train(
         folder: Of the run; made if it is not there. None: nothing is written.
         resume: Go on from `last.ckpt` in the folder.
         watch: Told after every update.
+        metrics: Where it is counted (`headrace.rl.monitor` shows them over HTTP); default: nowhere.
 
     Raises `ConfigError` for a folder that holds another run (or, with `resume`, none), and what `Trainer` does.
     """
-    trainer = Trainer(config, folder)
+    trainer = Trainer(config, folder, metrics=metrics)
     try:
         if folder is not None:
             _claim(folder, resume, config)
