@@ -28,11 +28,11 @@ inline void score_group(const Tile& tile, const Key* const* keys, std::size_t fi
     float* scores = scratch + of.at.scores + begin * kPartitionTokens;
     with_rows(n, [&](auto rows) {
       constexpr std::size_t kRows = decltype(rows)::value;
-      in_widths<kRows>(most(first, low / kPage), least(last, (high + kPage - 1) / kPage),
-                       [&](auto width, std::size_t page) {
-                         score_pages<kRows, decltype(width)::value>(queries, of.head_dim, keys + (page - first),
-                                                                    tile.pages.values + page, scores + page * kPage);
-                       });
+      in_widths<kRows>(
+          most(first, low / kPage), least(last, (high + kPage - 1) / kPage), [&](auto width, std::size_t page) {
+            score_pages<kRows, decltype(width)::value>(queries, of.head_dim, keys + (page - first),
+                                                       tile.pages.after_keys + page, scores + page * kPage);
+          });
     });
   }
 }
@@ -56,7 +56,7 @@ inline void value_group(const Tile& tile, const Value* const* values, std::size_
     float* out = scratch + of.at.part + begin * of.part_stride;
     // Positions count from `first` below, which starts a page.
     const float* probabilities = scratch + of.at.scores + begin * kPartitionTokens + first;
-    const std::byte* const* ahead = tile.pages.next_keys + first / kPage;
+    const std::byte* const* ahead = tile.pages.after_values + first / kPage;
     const auto alone = [&](std::size_t row, std::size_t from, std::size_t to) {
       if (from >= to) return;
       add_all_values<1>(probabilities + row * kPartitionTokens, values, ahead, of.padded, from - first, to - first,
@@ -153,10 +153,10 @@ inline void attend(const Tile& tile, float* scratch) {
   }
 #endif
   for_pages<Element>(
-      tile, pages.keys, pages.values, of.head_dim * kPage, scratch,
+      tile, pages.keys, pages.after_keys, of.head_dim * kPage, scratch,
       [&](auto keys, std::size_t first, std::size_t last) { score_group(tile, keys, first, last, scratch); });
   softmax_rows<Element>(tile, scratch);
-  for_pages<Element>(tile, pages.values, pages.next_keys, of.padded * kPage, scratch,
+  for_pages<Element>(tile, pages.values, pages.after_values, of.padded * kPage, scratch,
                      [&](auto values, std::size_t first, std::size_t last) {
                        value_group(tile, values, first * kPage, last * kPage, scratch);
                      });

@@ -113,7 +113,9 @@ inline void score_pages(const float* queries, std::size_t head_dim, const Key* c
 #pragma GCC unroll 8
     for (std::size_t c = 0; c < kPages; ++c) {
       key[c] = widen(page[c] + d * kPage);
-      if (sizeof(Key) < sizeof(float)) prefetch(next[c] + d * kPage * sizeof(Key));
+      if (sizeof(Key) < sizeof(float) && d * kPage * sizeof(Key) % 64 == 0) {
+        prefetch(next[c] + d * kPage * sizeof(Key));
+      }
     }
 #pragma GCC unroll 8
     for (std::size_t r = 0; r < kRows; ++r) {
@@ -152,7 +154,9 @@ inline void add_values(const float* probabilities, const Value* const* values, c
 #pragma GCC unroll 8
       for (std::size_t c = 0; c < kWidth; ++c) {
         vector[c] = widen(value + c * kLanes);
-        if (sizeof(Value) < sizeof(float)) prefetch(next + c * kLanes * sizeof(Value));
+        if (sizeof(Value) < sizeof(float) && c * kLanes * sizeof(Value) % 64 == 0) {
+          prefetch(next + c * kLanes * sizeof(Value));
+        }
       }
 #pragma GCC unroll 8
       for (std::size_t r = 0; r < kRows; ++r) {

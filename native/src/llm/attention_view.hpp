@@ -12,6 +12,10 @@ struct Partition {
   const std::byte* keys[kPages];
   const std::byte* values[kPages];
   const std::byte* next_keys[kPages];  // of the partition that this thread probably comes to after this one
+  // What is to be fetched while the keys, or the values, of a page are worked on: what comes so many pages later.
+  static constexpr std::size_t kAhead = 5;
+  const std::byte* after_keys[kPages];
+  const std::byte* after_values[kPages];
 };
 
 /// Keys of pages [first, last) of a partition for a kv head; those beside them repeat the nearest.
@@ -58,6 +62,18 @@ struct Tile {
     find_keys(of, next, next_partition, pages.next_keys);
     for (std::size_t page = 0; page < Partition::kPages; ++page) {
       pages.values[page] = pages.keys[page] + of.pool.values_offset();
+    }
+    // Keys come first, then values, then the keys of the next partition.
+    const std::size_t first = begin / kPage;
+    const std::size_t count = end > begin ? (end + kPage - 1) / kPage - first : 0;
+    const auto later = [&](std::size_t turn) {
+      if (turn < count) return pages.keys[first + turn];
+      if (turn < 2 * count) return pages.values[first + turn - count];
+      return pages.next_keys[least(turn - 2 * count, Partition::kPages - 1)];
+    };
+    for (std::size_t page = 0; page < count; ++page) {
+      pages.after_keys[first + page] = later(page + Partition::kAhead);
+      pages.after_values[first + page] = later(count + page + Partition::kAhead);
     }
   }
 

@@ -6,7 +6,7 @@
 namespace headrace::llm {
 
 inline constexpr std::size_t few_rows = 4;            // up to here every thread quantises for itself
-inline constexpr std::size_t some_rows = 16;          // up to here pieces of a product are large
+inline constexpr std::size_t some_rows = 16;          // up to here every thread takes one long run of weights
 inline constexpr std::size_t piece_strips = 2;        // of a product with many rows
 inline constexpr std::size_t most_strips = 64;        // of a product with few
 inline constexpr std::size_t prompt_rows_grain = 32;  // two tiles

@@ -45,7 +45,7 @@ void Program::share(std::size_t rank, std::size_t n, std::size_t grain, Fn&& fn)
 
 std::size_t Program::strip_grain(std::size_t strips, std::size_t n_rows) const {
   if (n_rows > some_rows) return piece_strips;
-  return std::clamp<std::size_t>(strips / (team_.size() * 4), 1, most_strips);
+  return std::min((strips + team_.size() - 1) / team_.size(), most_strips);
 }
 
 template <class Expand, class Use>
