@@ -77,16 +77,25 @@ void expand_strips(const PackedMatrix& weights, std::size_t first, std::uint16_t
   }
 }
 
-/// Whole sums of R blocks of rows from `row` on and S expanded strips: [R][S][16][16].
+/// Blocks [first, last) of the sums of R blocks of rows from `row` on and S expanded strips, which begin with that
+/// block: [R][S][16][16], added to what is there unless `first` is 0.
 template <class Tiles, int R, int S>
-inline void tile_sums(const PromptRows& rows, std::size_t row, const std::uint16_t* strips, float* sums) {
-  Tiles::template zero<0>();
-  if constexpr (S == 2) Tiles::template zero<1>();
-  if constexpr (R == 2) Tiles::template zero<2>();
-  if constexpr (R == 2 && S == 2) Tiles::template zero<3>();
+inline void tile_sums(const PromptRows& rows, std::size_t row, const std::uint16_t* strips, std::size_t first,
+                      std::size_t last, float* sums) {
+  const auto begin = [&]<int c>() {
+    if (first == 0) {
+      Tiles::template zero<c>();
+    } else {
+      Tiles::template load<c>(sums + (c / 2 * S + c % 2) * sums_size);
+    }
+  };
+  begin.template operator()<0>();
+  if constexpr (S == 2) begin.template operator()<1>();
+  if constexpr (R == 2) begin.template operator()<2>();
+  if constexpr (R == 2 && S == 2) begin.template operator()<3>();
   const std::uint16_t* x = rows.tile(row, 0);
   const std::uint16_t* below = x + rows.blocks * tile_size;
-  for (std::size_t b = 0; b < rows.blocks; ++b, strips += S * tile_size) {
+  for (std::size_t b = first; b < last; ++b, strips += S * tile_size) {
     Tiles::template load<6>(strips);
     Tiles::template load<4>(x + b * tile_size);
     Tiles::template multiply<0, 4, 6>();
@@ -156,16 +165,45 @@ void expand_pair(const PackedMatrix& weights, std::size_t pair, std::uint16_t* o
   });
 }
 
+// Rows and columns whose tiles stay in the first cache while they are multiplied with each other.
+inline constexpr std::size_t chunk_blocks = 9;
+inline constexpr std::size_t chunk_rows = 256;
+
+/// Sums of up to chunk_rows rows, 32 at a time.
+using ChunkSums = float[chunk_rows / 32][4 * sums_size];
+
+/// Whole sums of `rows`, of which there are at most chunk_rows, and S expanded strips.
+template <class Tiles, int S>
+inline void chunk_sums(const PromptRows& x, RowRange rows, const std::uint16_t* expanded, ChunkSums& sums) {
+  for (std::size_t first = 0; first < x.blocks; first += chunk_blocks) {
+    const std::size_t last = first + chunk_blocks < x.blocks ? first + chunk_blocks : x.blocks;
+    by_rows(rows, [&]<int R>(std::size_t row) {
+      tile_sums<Tiles, R, S>(x, row, expanded + first * S * tile_size, first, last, sums[(row - rows.first) / 32]);
+    });
+  }
+}
+
+/// run(rows) for all `rows`, chunk_rows at a time.
+template <class Run>
+inline void by_chunks(RowRange rows, Run run) {
+  for (std::size_t row = rows.first; row < rows.last; row += chunk_rows) {
+    run(RowRange{row, row + chunk_rows < rows.last ? row + chunk_rows : rows.last});
+  }
+}
+
 template <class Tiles>
 void prompt_linear(const PackedMatrix& weights, std::size_t pair, const std::uint16_t* expanded, const PromptRows& x,
                    RowRange rows, float* out, std::size_t stride, Store store) {
   const PromptOut to{weights, pair, rows.last, out, stride, store};
-  alignas(64) float sums[4 * sums_size];
+  alignas(64) ChunkSums sums;
   Tiles::configure(whole_tile_config);
   with_strips(weights, pair, [&]<int S>() {
-    by_rows(rows, [&]<int R>(std::size_t row) {
-      tile_sums<Tiles, R, S>(x, row, expanded, sums);
-      for (std::size_t t = 0; t < R * S; ++t) to.put(t % S, row + t / S * tile_rows, sums + t * sums_size);
+    by_chunks(rows, [&](RowRange some) {
+      chunk_sums<Tiles, S>(x, some, expanded, sums);
+      by_rows(some, [&]<int R>(std::size_t row) {
+        const float* sum = sums[(row - some.first) / 32];
+        for (std::size_t t = 0; t < R * S; ++t) to.put(t % S, row + t / S * tile_rows, sum + t * sums_size);
+      });
     });
   });
   Tiles::release();
@@ -179,27 +217,35 @@ inline void scale_sums(float* sums, std::size_t n, float multiplier) {
   }
 }
 
+/// 16 rows of S tiles of sums as a tile of bfloat16; what a second one would have been is 0.
+template <int S>
+inline void put_rounded(const float* sums, std::uint16_t* tile) {
+  for (std::size_t i = 0; i < tile_rows; ++i, sums += 16, tile += block_cols) {
+    const __m512 right = S == 2 ? _mm512_load_ps(sums + (S - 1) * sums_size) : _mm512_setzero_ps();
+    _mm512_store_si512(tile, rounded(_mm512_load_ps(sums), right));
+  }
+}
+
 template <class Tiles>
 void prompt_gated(const PackedMatrix& gate, const PackedMatrix& up, std::size_t pair, const std::uint16_t* gates,
                   const std::uint16_t* ups, const PromptRows& x, RowRange rows, Activate activate,
                   const PromptRows& out) {
-  alignas(64) float sums[2][4 * sums_size];
+  alignas(64) ChunkSums gate_sums;
+  alignas(64) ChunkSums up_sums;
   Tiles::configure(whole_tile_config);
   with_strips(gate, pair, [&]<int S>() {
-    by_rows(rows, [&]<int R>(std::size_t row) {
-      tile_sums<Tiles, R, S>(x, row, gates, sums[0]);
-      tile_sums<Tiles, R, S>(x, row, ups, sums[1]);
-      scale_sums(sums[0], R * S * sums_size, gate.multiplier);
-      scale_sums(sums[1], R * S * sums_size, up.multiplier);
-      activate(sums[0], sums[1], R * S * sums_size, sums[0]);
-      for (std::size_t r = 0; r < R; ++r) {
-        const float* at = sums[0] + r * S * sums_size;
-        std::uint16_t* tile = out.tile(row + r * tile_rows, pair);
-        for (std::size_t i = 0; i < tile_rows; ++i, at += 16, tile += block_cols) {
-          const __m512 right = S == 2 ? _mm512_load_ps(at + (S - 1) * sums_size) : _mm512_setzero_ps();
-          _mm512_store_si512(tile, rounded(_mm512_load_ps(at), right));
-        }
-      }
+    by_chunks(rows, [&](RowRange some) {
+      chunk_sums<Tiles, S>(x, some, gates, gate_sums);
+      chunk_sums<Tiles, S>(x, some, ups, up_sums);
+      by_rows(some, [&]<int R>(std::size_t row) {
+        float* left = gate_sums[(row - some.first) / 32];
+        float* right = up_sums[(row - some.first) / 32];
+        scale_sums(left, R * S * sums_size, gate.multiplier);
+        scale_sums(right, R * S * sums_size, up.multiplier);
+        activate(left, right, R * S * sums_size, left);
+        for (std::size_t r = 0; r < R; ++r)
+          put_rounded<S>(left + r * S * sums_size, out.tile(row + r * tile_rows, pair));
+      });
     });
   });
   Tiles::release();
