@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-PROGRAMS = ("core.py", "telemetry.py", "ocr.py", "vad.py", "serve/run.py")
+PROGRAMS = ("core.py", "telemetry.py", "ocr.py", "vad.py", "serve/run.py", "rl/run.py")
 
 
 def main() -> int:

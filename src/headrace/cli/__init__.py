@@ -18,8 +18,10 @@ from headrace.cli import (
     infer,
     inspect,
     models,
+    policy,
     publish,
     pull,
+    rollout,
     serve,
     tokenize,
     train,
@@ -59,9 +61,11 @@ app.command("tokenize", epilog=tokenize.EPILOG)(tokenize.command)
 app.command("pull", epilog=pull.EPILOG)(pull.command)
 app.command("publish", epilog=publish.EPILOG)(publish.command)
 app.command("train", epilog=train.EPILOG)(train.command)
+app.command("rollout", epilog=rollout.EPILOG)(rollout.command)
 app.add_typer(models.command, name="models")
 app.command("inspect", epilog=inspect.EPILOG)(inspect.command)
 app.add_typer(cache.command, name="cache")
+eval.command.command("policy", epilog=policy.EPILOG)(policy.command)
 app.add_typer(eval.command, name="eval")
 app.add_typer(bench.command, name="bench")
 

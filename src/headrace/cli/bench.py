@@ -114,6 +114,17 @@ def vad(json: Json = False) -> None:
     _run("vad.py", *_flag("--json", json))
 
 
+@command.command(epilog=_examples("rl", "rl --no-peers --json"))
+def rl(
+    peers: Annotated[bool, typer.Option(help="Measure EnvPool, Gymnasium, gymnax and SB3 beside.")] = True,
+    peer_python: Annotated[str, typer.Option(help="A Python that has the peers, instead of making one.")] = "",
+    json: Json = False,
+) -> None:
+    """Step environments, roll out policies and train with PPO: steps and episodes a second, seconds until solved."""
+    options = [f"--peer-python={peer_python}"] if peer_python else []
+    _run("rl/run.py", *_flag("--no-peers", not peers), *options, *_flag("--json", json))
+
+
 @command.command(epilog=_examples("llm model.gguf", "llm model.gguf --peers llamacpp,openvino --json"))
 def llm(
     model: Annotated[str, typer.Argument(metavar="MODEL", help=MODEL_HELP, autocompletion=references)],

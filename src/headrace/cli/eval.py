@@ -37,7 +37,7 @@ def _epilog(*names: str) -> str:
 
 command = typer.Typer(
     name="eval",
-    help="Measure a language model on a text: perplexity, and divergence from the exact model.",
+    help="Measure a language model on a text (perplexity, divergence from the exact model), or a trained policy.",
     no_args_is_help=True,
     epilog=_epilog("perplexity", "kl"),
     rich_markup_mode="rich",
