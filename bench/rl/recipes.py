@@ -21,7 +21,14 @@ from headrace.rl import load_config, train
 from headrace.rl.train import Report
 
 FOLDER = ROOT / "examples" / "rl"
-TARGETS = {"headrace/CartPole-v1": 475.0, "headrace/Pendulum-v1": -200.0}
+TARGETS = {
+    "headrace/CartPole-v1": 475.0,
+    "headrace/Acrobot-v1": -100.0,
+    "headrace/Pendulum-v1": -200.0,
+    "headrace/MountainCarContinuous-v0": 90.0,
+    "headrace/MountainCar-v0": -110.0,
+    "LunarLander-v3": 200.0,
+}
 """Where the environment has none of its own, or the recipe goes on beyond it."""
 
 

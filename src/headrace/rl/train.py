@@ -2,9 +2,9 @@
 
     update (collect, learn) -> (evaluate) -> (checkpoint) -> tell
 
-A run has a folder: `config.json`, `events.out.tfevents.*` for TensorBoard, `last.ckpt` and `best.ckpt`. Going on from
-`last.ckpt` gives the very bits the run would have had without the break. What a learner remembers of old steps lies
-beside it, in `last-UPDATES.replay`.
+A run has a folder: `config.json`, `events.out.tfevents.*` for TensorBoard, `last.ckpt`, `best.ckpt` and, at its end,
+`curve.png`. Going on from `last.ckpt` gives the very bits the run would have had without the break. What a learner
+remembers of old steps lies beside it, in `last-UPDATES.replay`.
 """
 
 from __future__ import annotations
@@ -21,17 +21,22 @@ import numpy as np
 
 from headrace.core.context import Context
 from headrace.core.telemetry import Registry
-from headrace.errors import Cancelled, ConfigError, DeadlineExceeded
+from headrace.errors import Cancelled, ConfigError, DeadlineExceeded, InvalidInput, Unavailable
 from headrace.rl.algorithms.algorithm import Remembers
 from headrace.rl.algorithms.make import make_algorithm
 from headrace.rl.algorithms.places import Place
 from headrace.rl.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from headrace.rl.config import TrainConfig
+from headrace.rl.curve import History, draw_curves
 from headrace.rl.log import EventLog
 from headrace.rl.metrics import TrainMetrics
 from headrace.rl.spec_facts import facts_of
+from headrace.store.durable import replace_file
 
 __all__ = ["Report", "Result", "Trainer", "train"]
+
+CURVE = "curve.png"
+"""What the run reached, drawn at its end."""
 
 LAST = "last.ckpt"
 """What a run goes on from."""
@@ -253,6 +258,7 @@ def train(
 
 def _go(trainer: Trainer, watch: Callable[[Report], object] | None, ctx: Context | None) -> None:
     log = EventLog(trainer.folder) if trainer.folder is not None else None
+    history = History()
     saved_s = time.monotonic()
     try:
         while not trainer.done:
@@ -262,6 +268,9 @@ def _go(trainer: Trainer, watch: Callable[[Report], object] | None, ctx: Context
                 break
             if log is not None:
                 log.write(report.steps, report.numbers())
+            history.add("episodes", report.steps, report.mean_return)
+            if report.eval_return is not None:
+                history.add("evaluation", report.steps, report.eval_return)
             if watch is not None:
                 watch(report)
             if time.monotonic() - saved_s >= trainer.config.checkpoint_s:
@@ -270,9 +279,20 @@ def _go(trainer: Trainer, watch: Callable[[Report], object] | None, ctx: Context
             if ctx is not None and ctx.error is not None:
                 break
         trainer.save(LAST)
+        if trainer.folder is not None:
+            _draw(history, trainer.folder / CURVE, trainer.config.env)
     finally:
         if log is not None:
             log.close()
+
+
+def _draw(history: History, path: Path, title: str) -> None:
+    try:
+        replace_file(path, draw_curves(history.curves(), title=title))
+    except InvalidInput:  # no episode has ended yet
+        return
+    except OSError as error:
+        raise Unavailable(f"{path}: cannot be written: {error.strerror}") from error
 
 
 def _plain(config: TrainConfig) -> dict[str, Any]:
