@@ -23,6 +23,7 @@ from headrace.cli import (
     pull,
     rollout,
     serve,
+    sweep,
     tokenize,
     train,
 )
@@ -62,6 +63,7 @@ app.command("pull", epilog=pull.EPILOG)(pull.command)
 app.command("publish", epilog=publish.EPILOG)(publish.command)
 app.command("train", epilog=train.EPILOG)(train.command)
 app.command("rollout", epilog=rollout.EPILOG)(rollout.command)
+app.command("sweep", epilog=sweep.EPILOG)(sweep.command)
 app.add_typer(models.command, name="models")
 app.command("inspect", epilog=inspect.EPILOG)(inspect.command)
 app.add_typer(cache.command, name="cache")

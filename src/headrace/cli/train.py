@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from headrace.rl.metrics import TrainMetrics
     from headrace.rl.train import Report
 
-__all__ = ["EPILOG", "command"]
+__all__ = ["EPILOG", "Env", "File", "Sets", "command", "interruptible"]
 
 EPILOG = """[bold]Examples[/bold]
 
@@ -66,7 +66,7 @@ def command(
     settings = load_config(config, sets or [], env=env, algo=algo, total_steps=steps, seed=seed)
     folder = out or Path("runs") / f"{settings.env.split('/')[-1].split(':')[-1]}-{time.strftime('%Y%m%d-%H%M%S')}"
     ctx = Context()
-    with _shown(metrics) as counted, _interruptible(ctx), _view(settings.total_steps, as_json) as watch:
+    with _shown(metrics) as counted, interruptible(ctx), _view(settings.total_steps, as_json) as watch:
         result = train(settings, folder, resume=resume, watch=watch, metrics=counted, ctx=ctx)
     best = None if math.isnan(result.best_return) else round(result.best_return, 3)
     if as_json:
@@ -96,7 +96,7 @@ def _shown(port: int | None) -> Iterator[TrainMetrics | None]:
 
 
 @contextmanager
-def _interruptible(ctx: Context) -> Iterator[None]:
+def interruptible(ctx: Context) -> Iterator[None]:
     """Ctrl-C and SIGTERM end the context; a second Ctrl-C ends the program."""
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
 
