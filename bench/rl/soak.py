@@ -4,7 +4,7 @@
 
 PPO learns from Python environments in worker processes. Their rewards and lengths follow a rule that can be checked
 from outside, so each episode in the statistics is looked up in the trajectories: none may be lost, counted twice or
-made up, and those that a fault cut must be as many as were counted as faults. Faults come many times as often as in a bad
+made up, and those that a fault cut must be as many as were counted as faults. Faults come more often than in a bad
 year. Memory (proportional, of all processes), descriptors, shared memory and processes must be as many at the end as
 after the first minute. The exit status is 1 when any of that does not hold.
 """
