@@ -39,7 +39,7 @@ def command(
     out: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Folder of the study; one that is there is gone on with.")
     ] = None,
-    algo: Annotated[str | None, typer.Option(help="ppo, a2c, dqn or sac.")] = None,
+    algo: Annotated[str | None, typer.Option(help="ppo, a2c, impala, dqn or sac.")] = None,
     steps: Annotated[int | None, typer.Option(metavar="N", help="Steps of each trial.")] = None,
     seed: Annotated[int, typer.Option(metavar="N", min=0, help="Of what is proposed.")] = 0,
     prune: Annotated[bool, typer.Option(help="End trials that lag behind the median of the others.")] = False,

@@ -46,7 +46,7 @@ def command(
     config: File = None,
     sets: Sets = None,
     out: Out = None,
-    algo: Annotated[str | None, typer.Option(help="ppo, a2c, dqn or sac.")] = None,
+    algo: Annotated[str | None, typer.Option(help="ppo, a2c, impala, dqn or sac.")] = None,
     steps: Annotated[int | None, typer.Option(metavar="N", help="Steps of all environments together.")] = None,
     seed: Annotated[int | None, typer.Option(metavar="N", help="The same seed gives the same run.")] = None,
     resume: Annotated[bool, typer.Option(help="Go on from the folder's last checkpoint.")] = False,

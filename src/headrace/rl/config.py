@@ -14,6 +14,7 @@ from msgspec import Meta
 from headrace.errors import ConfigError
 from headrace.rl.learners.a2c import A2cConfig
 from headrace.rl.learners.dqn_settings import DqnConfig
+from headrace.rl.learners.impala import ImpalaConfig
 from headrace.rl.learners.ppo import PpoConfig
 from headrace.rl.learners.sac_settings import SacConfig
 
@@ -22,11 +23,17 @@ __all__ = ["TrainConfig", "load_config"]
 Count = Annotated[int, Meta(ge=1)]
 Learner = TypeVar("Learner")
 
-_LEARNERS: dict[str, type[Any]] = {"ppo": PpoConfig, "a2c": A2cConfig, "dqn": DqnConfig, "sac": SacConfig}
-_DEFAULTS: dict[str, dict[str, Any]] = {
+_LEARNERS: dict[str, type[Any]] = {
+    "ppo": PpoConfig,
+    "a2c": A2cConfig,
+    "impala": ImpalaConfig,
+    "dqn": DqnConfig,
+    "sac": SacConfig,
+}
+_DEFAULTS: dict[str, dict[str, Any]] = {"impala": {"n_envs": 64, "n_steps": 32, "normalise_obs": False}} | {
     algo: {"n_envs": 8, "n_steps": 128, "activation": "relu", "normalise_obs": False} for algo in ("dqn", "sac")
 }
-"""Settings that are other ones by default where a learner replays its steps."""
+"""Settings that are other ones by default: where actors run by themselves, and where a learner replays its steps."""
 
 
 class TrainConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -50,11 +57,11 @@ class TrainConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
         eval_every: Updates between evaluations.
         eval_episodes: Episodes of an evaluation, on seeds that training does not use.
         checkpoint_s: Seconds between checkpoints.
-        ppo, a2c, dqn, sac: Settings of the learner; of `algo` only.
+        ppo, a2c, impala, dqn, sac: Settings of the learner; of `algo` only.
     """
 
     env: str
-    algo: Literal["ppo", "a2c", "dqn", "sac"] = "ppo"
+    algo: Literal["ppo", "a2c", "impala", "dqn", "sac"] = "ppo"
     total_steps: Count = 1_000_000
     n_envs: Count = 256
     n_steps: Count = 64
@@ -72,6 +79,7 @@ class TrainConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     checkpoint_s: Annotated[float, Meta(gt=0)] = 30.0
     ppo: dict[str, Any] = {}
     a2c: dict[str, Any] = {}
+    impala: dict[str, Any] = {}
     dqn: dict[str, Any] = {}
     sac: dict[str, Any] = {}
 

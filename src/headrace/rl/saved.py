@@ -70,7 +70,7 @@ def load_policy(path: Path) -> SavedPolicy:
     `MissingExtra` without what its network takes.
     """
     found, config, env = read_run(find_checkpoint(path))
-    if config.algo in ("ppo", "a2c"):
+    if config.algo in ("ppo", "a2c", "impala"):
         return NativeGreedy(found, config, env)
     require("torch", "torch")
     from headrace.rl.algorithms.replayed import ReplayedGreedy

@@ -22,6 +22,10 @@ def make_algorithm(config: TrainConfig, place: Place | None = None) -> Algorithm
     found = find_place(config.env) if place is None else place
     if config.algo in ("ppo", "a2c"):
         return OnPolicy(config, found)
+    if config.algo == "impala":
+        from headrace.rl.algorithms.impala import Impala
+
+        return Impala(config, found)
     require("torch", "torch")
     from headrace.rl.algorithms.off_policy import OffPolicy
 

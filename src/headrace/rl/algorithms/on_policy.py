@@ -22,7 +22,8 @@ from headrace.rl.config import TrainConfig
 from headrace.rl.envs import CompiledEnv
 from headrace.rl.evaluate import EVALUATION_SEED, evaluate
 from headrace.rl.learners.a2c import A2cConfig, NativeA2c
-from headrace.rl.learners.ppo import NativePpo
+from headrace.rl.learners.impala import ImpalaConfig, NativeImpala
+from headrace.rl.learners.ppo import NativePpo, PpoConfig
 from headrace.rl.normalise import Normaliser
 from headrace.rl.policy import Floats, Policy, Weights, initial, mlp_for
 from headrace.rl.rollout import Collector
@@ -34,47 +35,52 @@ if TYPE_CHECKING:
 __all__ = ["OnPolicy"]
 
 
+_LEARNERS: dict[type[Any], Any] = {PpoConfig: NativePpo, A2cConfig: NativeA2c, ImpalaConfig: NativeImpala}
+
+
 class OnPolicy:
     """A run of PPO or A2C; `n_steps` steps of all environments an update."""
 
     def __init__(self, config: TrainConfig, place: Place) -> None:
         self.config, self._place = config, place
         self._judges: Source | None = None
+        self.collector = self._collect(self._first_envs, config.seed)
+        self.spec = self.collector.spec
+        self.env_spec = self.collector.env.spec if isinstance(self.collector, Collector) else self.collector.env_spec
         settings = config.learner
-        common: dict[str, Any] = {
-            "n_steps": config.n_steps,
-            "seed": config.seed,
-            "normalise_obs": config.normalise_obs,
-            "normalise_rewards": config.normalise_reward,
-            "gamma": settings.gamma,
-        }
-        network: dict[str, Any] = {"hidden": tuple(config.hidden), "activation": config.activation}
-        self.collector: Collector | WorkerCollector
-        if isinstance(place, CompiledEnv):
-            self.env_spec = place.spec
-            self.spec = mlp_for(place.spec, **network)
-            self.collector = Collector(
-                place,
-                self.spec,
-                n_envs=config.n_envs,
-                threads=config.threads or None,
-                bad_values=config.bad_values,
-                **common,
-            )
-        else:
-            from headrace.rl.algorithms.worker_source import make_processes
-            from headrace.rl.workers.collect import WorkerCollector
-            from headrace.rl.workers.flatten import env_spec
-
-            env = make_processes(config, place, config.n_envs)
-            self.env_spec = env_spec(env.pool.spaces)
-            self.spec = mlp_for(self.env_spec, **network)
-            self.collector = WorkerCollector(env, self.spec, **common)
-        kind: Any = NativeA2c if isinstance(settings, A2cConfig) else NativePpo
-        self.learner = kind(
+        self.learner = _LEARNERS[type(settings)](
             self.spec, settings, initial(self.spec, config.seed), seed=config.seed, threads=config.threads
         )
         self.weights = Weights(self.learner.parameters)
+
+    @property
+    def _first_envs(self) -> int:
+        """How many environments `collector` has."""
+        return self.config.n_envs
+
+    def _collect(self, n_envs: int, seed: int, threads: int = 0) -> Collector | WorkerCollector:
+        """A collector of so many environments."""
+        config, place = self.config, self._place
+        common: dict[str, Any] = {
+            "n_steps": config.n_steps,
+            "seed": seed,
+            "normalise_obs": config.normalise_obs,
+            "normalise_rewards": config.normalise_reward,
+            "gamma": config.learner.gamma,
+        }
+        network: dict[str, Any] = {"hidden": tuple(config.hidden), "activation": config.activation}
+        if isinstance(place, CompiledEnv):
+            spec = mlp_for(place.spec, **network)
+            threads = threads or config.threads
+            return Collector(
+                place, spec, n_envs=n_envs, threads=threads or None, bad_values=config.bad_values, **common
+            )
+        from headrace.rl.algorithms.worker_source import make_processes
+        from headrace.rl.workers.collect import WorkerCollector
+        from headrace.rl.workers.flatten import env_spec
+
+        env = make_processes(config, place, n_envs)
+        return WorkerCollector(env, mlp_for(env_spec(env.pool.spaces), **network), **common)
 
     def update(self, progress: float, ctx: Context | None = None) -> Update:
         """Collect and learn. Raises the error of `ctx` when that ends, `StageFailed` for an environment that gives no
