@@ -12,7 +12,17 @@ from typing import Any
 
 import typer
 
-__all__ = ["media_types", "models", "references", "sources", "versions"]
+__all__ = [
+    "algorithms",
+    "environments",
+    "media_types",
+    "models",
+    "references",
+    "runs",
+    "runs_and_environments",
+    "sources",
+    "versions",
+]
 
 
 def models(ctx: typer.Context, incomplete: str) -> list[str]:
@@ -53,6 +63,40 @@ def media_types(incomplete: str) -> list[str]:
     """Media types that pipelines take and whose files do not always tell."""
     known = ("application/json", "application/octet-stream", "application/x-npy", "audio/flac", "audio/mpeg")
     return _beginning(incomplete, lambda: (*known, "audio/ogg", "audio/wav", "image/jpeg", "image/png", "text/plain"))
+
+
+def environments(incomplete: str) -> list[str]:
+    """Environments that are shipped."""
+
+    def find() -> Iterable[str]:
+        from headrace.rl.envs.registry import SHIPPED
+
+        return sorted(SHIPPED)
+
+    return _beginning(incomplete, find)
+
+
+def algorithms(incomplete: str) -> list[str]:
+    """Ways to learn."""
+    return _beginning(incomplete, lambda: ("a2c", "dqn", "impala", "ppo", "sac"))
+
+
+def runs(incomplete: str) -> list[str]:
+    """Folders of runs, checkpoints, and folders that may hold some."""
+
+    def find() -> Iterator[str]:
+        folder, slash, _ = incomplete.rpartition("/")
+        for path in sorted(Path(folder + slash).iterdir()):
+            if path.suffix == ".ckpt" or (path / "last.ckpt").is_file():
+                yield f"{folder}{slash}{path.name}"
+            elif path.is_dir() and not path.name.startswith("."):
+                yield f"{folder}{slash}{path.name}/"
+
+    return _beginning(incomplete, find)
+
+
+def runs_and_environments(incomplete: str) -> list[str]:
+    return [*runs(incomplete), *environments(incomplete)]
 
 
 def _beginning(incomplete: str, find: Any) -> list[str]:

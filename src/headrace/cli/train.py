@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from headrace.cli._complete import algorithms, environments
 from headrace.core.context import Context
 
 if TYPE_CHECKING:
     from headrace.rl.metrics import TrainMetrics
     from headrace.rl.train import Report
 
-__all__ = ["EPILOG", "Env", "File", "Sets", "command", "interruptible"]
+__all__ = ["EPILOG", "Algo", "Env", "File", "Sets", "command", "interruptible"]
 
 EPILOG = """[bold]Examples[/bold]
 
@@ -32,8 +33,12 @@ headrace train headrace/CartPole-v1 --out runs/fast --resume --steps 5_000_000
 headrace train --config cartpole.toml --json | tail -1 | jq .best_return"""
 
 Env = Annotated[
-    str | None, typer.Argument(metavar="ENV", help="An id of Headrace's or Gymnasium's, or package.module:Class.")
+    str | None,
+    typer.Argument(
+        metavar="ENV", help="An id of Headrace's or Gymnasium's, or package.module:Class.", autocompletion=environments
+    ),
 ]
+Algo = Annotated[str | None, typer.Option(help="ppo, a2c, impala, dqn or sac.", autocompletion=algorithms)]
 File = Annotated[Path | None, typer.Option("--config", metavar="FILE", help="TOML with the settings of TrainConfig.")]
 Sets = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a setting; may be given many times.")
@@ -46,7 +51,7 @@ def command(
     config: File = None,
     sets: Sets = None,
     out: Out = None,
-    algo: Annotated[str | None, typer.Option(help="ppo, a2c, impala, dqn or sac.")] = None,
+    algo: Algo = None,
     steps: Annotated[int | None, typer.Option(metavar="N", help="Steps of all environments together.")] = None,
     seed: Annotated[int | None, typer.Option(metavar="N", help="The same seed gives the same run.")] = None,
     resume: Annotated[bool, typer.Option(help="Go on from the folder's last checkpoint.")] = False,
@@ -61,7 +66,7 @@ def command(
     Ctrl-C or SIGTERM ends it after a last checkpoint.
     """
     from headrace.rl.config import load_config
-    from headrace.rl.train import train
+    from headrace.rl.train import CURVE, train
 
     settings = load_config(config, sets or [], env=env, algo=algo, total_steps=steps, seed=seed)
     folder = out or Path("runs") / f"{settings.env.split('/')[-1].split(':')[-1]}-{time.strftime('%Y%m%d-%H%M%S')}"
@@ -69,15 +74,19 @@ def command(
     with _shown(metrics) as counted, interruptible(ctx), _view(settings.total_steps, as_json) as watch:
         result = train(settings, folder, resume=resume, watch=watch, metrics=counted, ctx=ctx)
     best = None if math.isnan(result.best_return) else round(result.best_return, 3)
+    curve = folder / CURVE
     if as_json:
         facts = {name: getattr(result, name) for name in ("steps", "episodes", "updates", "solved")}
-        print(json.dumps({**facts, "seconds": round(result.seconds, 3), "best_return": best, "run": str(folder)}))
+        facts |= {"seconds": round(result.seconds, 3), "best_return": best, "run": str(folder)}
+        print(json.dumps({**facts, "curve": str(curve) if curve.exists() else None}))
         return
     ended = "solved" if result.solved else "interrupted" if ctx.error is not None else "not solved"
     print(
         f"{ended} after {result.steps:,} steps, {result.episodes:,} episodes, {result.seconds:.1f} s: "
         f"best evaluation {best}; in {folder}"
     )
+    if curve.exists():
+        print(f"learning curve: {curve}")
 
 
 @contextmanager

@@ -33,7 +33,7 @@ from headrace.rl.metrics import TrainMetrics
 from headrace.rl.spec_facts import facts_of
 from headrace.store.durable import replace_file
 
-__all__ = ["Report", "Result", "Trainer", "train"]
+__all__ = ["CURVE", "Report", "Result", "Trainer", "train"]
 
 CURVE = "curve.png"
 """What the run reached, drawn at its end."""
