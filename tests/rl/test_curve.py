@@ -11,7 +11,8 @@ from PIL import Image
 
 from headrace.errors import InvalidInput
 from headrace.rl.config import load_config
-from headrace.rl.curve import Curve, History, draw_curves
+from headrace.rl.curve import Curve, History, draw_curves, read_history
+from headrace.rl.log import EventLog
 from headrace.rl.train import train
 
 
@@ -71,3 +72,42 @@ def test_a_run_ends_with_its_curve(tmp_path: Path) -> None:
     config = load_config(None, ["n_envs=64", "n_steps=32"], env="headrace/CartPole-v1", total_steps=50_000)
     train(config, tmp_path / "run")
     assert _blue(_pixels((tmp_path / "run" / "curve.png").read_bytes())).any()
+
+
+def test_a_run_that_is_gone_on_with_keeps_its_whole_curve(tmp_path: Path) -> None:
+    changes = ["n_envs=32", "n_steps=32", "eval_every=4", "eval_episodes=5", "target_return=nan"]
+    for steps, resume in ((8192, False), (16384, True)):
+        train(
+            load_config(None, changes, env="headrace/CartPole-v1", total_steps=steps), tmp_path / "run", resume=resume
+        )
+    episodes, evaluation = read_history(tmp_path / "run").curves()
+    assert (episodes.label, evaluation.label) == ("episodes", "evaluation")
+    assert list(episodes.runs[0][0]) == list(range(1024, 16385, 1024))
+    assert list(evaluation.runs[0][0]) == [4096, 8192, 12288, 16384]
+    columns = np.nonzero(_blue(_pixels((tmp_path / "run" / "curve.png").read_bytes())))[1]
+    assert columns.min() < 80
+
+
+def test_what_a_break_undid_is_left_out(tmp_path: Path) -> None:
+    for first, last, value in ((1, 9, 1.0), (5, 12, 2.0)):
+        log = EventLog(tmp_path)
+        for steps in range(first, last):
+            log.write(steps, {"rollout/mean_return": value, "loss/policy": 0.0})
+        log.close()
+    ((x, y),) = read_history(tmp_path).curves()[0].runs
+    assert x == list(range(1, 12))
+    assert y == [1.0] * 4 + [2.0] * 7
+    ((x, _),) = read_history(tmp_path, until=3).curves()[0].runs
+    assert x == [1, 2, 3]
+
+
+def test_a_damaged_log_is_read_up_to_the_damage(tmp_path: Path) -> None:
+    log = EventLog(tmp_path)
+    for steps in range(100):
+        log.write(steps, {"eval/mean_return": 1.0})
+    log.close()
+    (path,) = tmp_path.iterdir()
+    path.write_bytes(path.read_bytes()[:-7])
+    (tmp_path / "events.out.tfevents.1.empty").touch()
+    ((x, _),) = read_history(tmp_path).curves()[0].runs
+    assert x == list(range(99))

@@ -12,6 +12,7 @@ from headrace.cli import (
     bench,
     cache,
     chat,
+    curve,
     doctor,
     eval,
     generate,
@@ -63,6 +64,7 @@ app.command("pull", epilog=pull.EPILOG)(pull.command)
 app.command("publish", epilog=publish.EPILOG)(publish.command)
 app.command("train", epilog=train.EPILOG)(train.command)
 app.command("rollout", epilog=rollout.EPILOG)(rollout.command)
+app.command("curve", epilog=curve.EPILOG)(curve.command)
 app.command("sweep", epilog=sweep.EPILOG)(sweep.command)
 app.add_typer(models.command, name="models")
 app.command("inspect", epilog=inspect.EPILOG)(inspect.command)

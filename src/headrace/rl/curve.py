@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import io
 import math
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,8 +18,12 @@ from numpy.typing import ArrayLike, NDArray
 
 from headrace.core.extras import require
 from headrace.errors import InvalidInput
+from headrace.rl.log import read_events
 
-__all__ = ["Curve", "History", "draw_curves"]
+__all__ = ["EPISODES", "EVALUATION", "Curve", "History", "draw_curves", "read_history"]
+
+EPISODES, EVALUATION = "episodes", "evaluation"
+"""What a run reached: the mean return of its last 100 episodes, and of its evaluations."""
 
 _SIZE = (720, 420)
 _MARGIN = (70, 20, 20, 50)  # left, top, right, bottom
@@ -50,8 +56,32 @@ class History:
         if len(x) > self._most:
             del x[1:-1:2], y[1:-1:2]
 
+    def cut(self, steps: int) -> None:
+        """Forget what was reached at `steps` and after."""
+        for x, y in self._kept.values():
+            first = bisect_left(x, steps)
+            del x[first:], y[first:]
+
     def curves(self) -> list[Curve]:
         return [Curve(label, [run]) for label, run in self._kept.items()]
+
+
+def read_history(folder: Path, *, until: int | None = None) -> History:
+    """What the log of a run has, of at most `until` steps. Where the run was gone on with from an earlier step, what
+    had come after that is left out."""
+    history = History()
+    for file in read_events(folder):
+        first = True
+        for steps, numbers in file:
+            if first:
+                history.cut(steps)
+                first = False
+            for label, name in ((EPISODES, "rollout/mean_return"), (EVALUATION, "eval/mean_return")):
+                if name in numbers:
+                    history.add(label, steps, numbers[name])
+    if until is not None:
+        history.cut(until + 1)
+    return history
 
 
 def draw_curves(curves: Sequence[Curve], *, title: str = "", y_label: str = "return") -> bytes:

@@ -27,7 +27,7 @@ from headrace.rl.algorithms.make import make_algorithm
 from headrace.rl.algorithms.places import Place
 from headrace.rl.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from headrace.rl.config import TrainConfig
-from headrace.rl.curve import History, draw_curves
+from headrace.rl.curve import EPISODES, EVALUATION, History, draw_curves, read_history
 from headrace.rl.log import EventLog
 from headrace.rl.metrics import TrainMetrics
 from headrace.rl.spec_facts import facts_of
@@ -246,9 +246,11 @@ def train(
     try:
         if folder is not None:
             _claim(folder, resume, config)
+        history = History()
         if resume and folder is not None:
             trainer.load(folder / LAST)
-        _go(trainer, watch, ctx)
+            history = read_history(folder, until=trainer.counts.steps)
+        _go(trainer, history, watch, ctx)
     finally:
         trainer.close()
     counts = trainer.counts
@@ -256,9 +258,8 @@ def train(
     return Result(counts.steps, counts.episodes, counts.updates, counts.seconds, best, trainer.solved)
 
 
-def _go(trainer: Trainer, watch: Callable[[Report], object] | None, ctx: Context | None) -> None:
+def _go(trainer: Trainer, history: History, watch: Callable[[Report], object] | None, ctx: Context | None) -> None:
     log = EventLog(trainer.folder) if trainer.folder is not None else None
-    history = History()
     saved_s = time.monotonic()
     try:
         while not trainer.done:
@@ -268,9 +269,9 @@ def _go(trainer: Trainer, watch: Callable[[Report], object] | None, ctx: Context
                 break
             if log is not None:
                 log.write(report.steps, report.numbers())
-            history.add("episodes", report.steps, report.mean_return)
+            history.add(EPISODES, report.steps, report.mean_return)
             if report.eval_return is not None:
-                history.add("evaluation", report.steps, report.eval_return)
+                history.add(EVALUATION, report.steps, report.eval_return)
             if watch is not None:
                 watch(report)
             if time.monotonic() - saved_s >= trainer.config.checkpoint_s:
