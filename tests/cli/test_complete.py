@@ -49,6 +49,21 @@ def test_values_are_proposed(complete):
     assert complete("infer", "net", "--type", "audio/w") == ["audio/wav"]
 
 
+def test_environments_algorithms_and_runs_are_proposed(complete, tmp_path):
+    assert complete("train", "headrace/Cart") == ["headrace/CartPole-v1"]
+    assert complete("sweep", "headrace/Cart") == ["headrace/CartPole-v1"]
+    assert complete("train", "--algo", "d") == ["dqn"]
+    (tmp_path / "runs" / "pole").mkdir(parents=True)
+    (tmp_path / "runs" / "pole" / "last.ckpt").touch()
+    assert complete("eval", "policy", "r") == ["runs/"]
+    assert complete("eval", "policy", "runs/") == ["runs/pole"]
+    assert complete("rollout", "runs/pole/") == ["runs/pole/last.ckpt"]
+    assert complete("rollout", "headrace/Cart") == ["headrace/CartPole-v1"]
+    assert complete("curve", "runs/p") == ["runs/pole"]
+    assert complete("publish", "runs/p") == ["runs/pole"]
+    assert complete("eval", "policy", "gone/") == []
+
+
 def test_what_cannot_be_found_proposes_nothing_and_raises_nothing(complete):
     assert complete("models", "switch", "gone", "v") == []
     assert complete("models", "switch", "--repo", "elsewhere", "n") == []

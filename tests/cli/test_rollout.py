@@ -48,14 +48,23 @@ def test_a_policy_is_judged_and_filmed(run: Path) -> None:
     assert told["episodes"] == 50
     assert told["min_return"] <= told["mean_return"] <= told["max_return"] <= 500
     assert told["mean_return"] == told["mean_length"] > 100
+    assert told["std_return"] == told["std_length"]
+    assert (told["min_length"], told["max_length"]) == (told["min_return"], told["max_return"])
     assert told["threshold"] == 475
     again = json.loads(_headrace(folder, "eval", "policy", "run/best.ckpt", "--episodes", "50", "--json").stdout)
     assert again["mean_return"] == told["mean_return"]
-    film = _headrace(folder, "rollout", "run", "--video", "pole.gif", "--episodes", "2")
+    text = _headrace(folder, "eval", "policy", "run").stdout.splitlines()
+    assert text[0].endswith("best.ckpt: 100 greedy episodes")
+    assert [line.split()[0] for line in text[1:]] == ["return", "length", "the"]
+    film = _headrace(folder, "rollout", "run", "--video", "pole.gif", "--size", "60")
     assert film.stdout.splitlines()[0].startswith("episode 0: return ")
     with Image.open(folder / "pole.gif") as pictures:
         assert pictures.n_frames > 1
+        assert pictures.size == (60, 30)
+    _headrace(folder, "rollout", "headrace/CartPole-v1", "--video", "chance.gif", "--fps", "10")
+    with Image.open(folder / "chance.gif") as pictures:
         assert pictures.size == (600, 300)
+        assert pictures.info["duration"] == 100
 
 
 def test_chance_acts_where_no_run_is_given(tmp_path: Path) -> None:
@@ -70,7 +79,10 @@ def test_what_cannot_be_is_one_line_and_leaves_no_file(tmp_path: Path) -> None:
     for args, words in (
         (("eval", "policy", "nowhere"), "nowhere: no such run or checkpoint"),
         (("rollout", "headrace/CartPole-v1", "--video", "film.mp4"), "expected a name that ends in .gif"),
-        (("rollout", "headrace/CartPole-v1", "--video", "no/film.gif"), "no/film.gif: cannot be written"),
+        (
+            ("rollout", "headrace/CartPole-v1", "--video", "no/film.gif"),
+            "no/film.gif: cannot be written: there is no folder no",
+        ),
         (("rollout", "headrace/CartPole-v1", "--video", "film.gif", "--fps", "0"), "fps: expected a number above 0"),
         (("rollout", "worlds:Broken", "--video", "film.gif"), "stage 'worlds:Broken': OSError: no such world"),
         (("rollout", "headrace/Nothing-v0"), "no environment"),

@@ -8,6 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
+from headrace.cli._complete import runs
+
 __all__ = ["EPILOG", "command"]
 
 EPILOG = """[bold]Examples[/bold]
@@ -18,7 +20,9 @@ headrace eval policy runs/fast/last.ckpt --episodes 1000 --seed 7 --json | jq .m
 
 
 def command(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run, or one of its checkpoints.")],
+    run: Annotated[
+        Path, typer.Argument(metavar="RUN", help="The folder of a run, or one of its checkpoints.", autocompletion=runs)
+    ],
     episodes: Annotated[int, typer.Option(metavar="N", min=1, help="Greedy episodes.")] = 100,
     seed: Annotated[int, typer.Option(metavar="N", min=0, help="The same seed gives the same episodes.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
@@ -43,13 +47,18 @@ def command(
         "min_return": float(returns.min()),
         "max_return": float(returns.max()),
         "mean_length": float(lengths.mean()),
+        "std_length": float(lengths.std()),
+        "min_length": int(lengths.min()),
+        "max_length": int(lengths.max()),
         "threshold": policy.env_spec.reward_threshold,
     }
     if as_json:
         print(json.dumps(facts))
         return
-    print(
-        f"{facts['env']}, {checkpoint}: mean return {facts['mean_return']:.2f} +- {facts['std_return']:.2f} over "
-        f"{len(returns)} episodes ({facts['min_return']:.2f} to {facts['max_return']:.2f}), "
-        f"mean length {facts['mean_length']:.1f}"
-    )
+    print(f"{facts['env']}, {checkpoint}: {len(returns)} greedy episodes")
+    for name in ("return", "length"):
+        mean, std, least, most = (facts[f"{kind}_{name}"] for kind in ("mean", "std", "min", "max"))
+        print(f"{name}  mean {mean:.2f}  std {std:.2f}  min {least:.2f}  max {most:.2f}")
+    if facts["threshold"] is not None:
+        reached = "reached" if facts["mean_return"] >= facts["threshold"] else "not reached"
+        print(f"the threshold, {facts['threshold']:g}, is {reached}")

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from headrace.cli._complete import models
+from headrace.cli._complete import models, runs
 
 __all__ = ["EPILOG", "command"]
 
@@ -21,7 +21,9 @@ headrace serve & curl -s localhost:8000/v2/models/cartpole/infer -d \
 
 
 def command(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run, or one of its checkpoints.")],
+    run: Annotated[
+        Path, typer.Argument(metavar="RUN", help="The folder of a run, or one of its checkpoints.", autocompletion=runs)
+    ],
     name: Annotated[str, typer.Option("--as", metavar="NAME", help="Name of the model.", autocompletion=models)],
     version: Annotated[str, typer.Option(metavar="V", help="Default: from the content's digest.")] = "",
     repo: Annotated[

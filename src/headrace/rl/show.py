@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -25,6 +25,10 @@ from headrace.rl.trajectory import EpisodeStats
 __all__ = ["Frame", "animation", "frames", "judge"]
 
 MOST_FRAMES = 100_000
+"""Of an episode."""
+
+MOST_PICTURES = 5_000
+"""Of a film: they are kept, packed, until it is written."""
 
 
 class Frame(NamedTuple):
@@ -83,15 +87,32 @@ def frames(env: str, policy: SavedPolicy | None, episodes: int, seed: int, *, dr
         world.close()
 
 
-def animation(pictures: list[NDArray[np.uint8]], fps: float) -> bytes:
-    """A GIF that repeats for ever. Raises `InvalidInput` for a rate that is not above 0 and at most 100."""
+def animation(pictures: Iterable[NDArray[np.uint8]], fps: float, width: int | None = None) -> bytes:
+    """A GIF that repeats for ever, `width` pixels wide if given; pictures are taken one at a time.
+
+    Raises `InvalidInput` for no picture or more than 5,000, for a rate that is not above 0 and at most 100, and for a
+    width that is not from 1 to 4,096.
+    """
     if not 0 < fps <= 100:
         raise InvalidInput(f"fps: expected a number above 0 and at most 100, got {fps:g}")
-    images = [require("PIL.Image", "rl").fromarray(picture) for picture in pictures]
+    if width is not None and not 1 <= width <= 4096:
+        raise InvalidInput(f"width: expected 1 to 4,096 pixels, got {width}")
+    images = _images(pictures, width)
+    first = next(images, None)
+    if first is None:
+        raise InvalidInput("pictures: expected at least one")
     content = io.BytesIO()
-    first, *rest = images
-    first.save(content, "GIF", save_all=True, append_images=rest, duration=max(10, round(1000 / fps)), loop=0)
+    first.save(content, "GIF", save_all=True, append_images=images, duration=max(10, round(1000 / fps)), loop=0)
     return content.getvalue()
+
+
+def _images(pictures: Iterable[NDArray[np.uint8]], width: int | None) -> Iterator[Any]:
+    image = require("PIL.Image", "rl")
+    for number, picture in enumerate(pictures):
+        if number == MOST_PICTURES:
+            raise InvalidInput(f"pictures: expected at most {MOST_PICTURES:,}; film fewer episodes")
+        drawn = image.fromarray(picture)
+        yield drawn if width is None else drawn.resize((width, max(1, round(drawn.height * width / drawn.width))))
 
 
 def _random(spec: EnvSpec, rng: np.random.Generator) -> NDArray[Any]:
